@@ -18,14 +18,14 @@ def sigmoid(ar: Arithmetic, x: Value) -> Value:
     Parameters
     ----------
     ar : Arithmetic
-        Has `choose`, so that its underflow is gradual.
+        Has `choose`, and therefore gradual underflow.
     x : value
 
     Returns
     -------
     value
-        Off by at most 3 u times itself. ``1 - sigmoid(x)`` has no such accuracy for large x; there
-        ``sigmoid(-x)`` has.
+        The relative error is at most 3 u. ``1 - sigmoid(x)`` is not that accurate for large x; use
+        ``sigmoid(-x)`` there.
 
     References
     ----------
@@ -48,7 +48,7 @@ def softplus(ar: Arithmetic, x: Value) -> Value:
     Returns
     -------
     value
-        Off by at most 3 u times itself, and nothing overflows.
+        The relative error is at most 3 u, and nothing overflows.
 
     References
     ----------
@@ -70,8 +70,9 @@ def gelu(ar: Arithmetic, x: Value) -> Value:
     Returns
     -------
     value
-        Off by a few u times itself where x is positive. Where x is negative, ``1 + erf`` cancels: the result
-        is off by up to about ``u |x|``, and has no relative accuracy below about -2. Of -infinity it is NaN.
+        The relative error is a few u where x is positive. Where x is negative, ``1 + erf`` cancels: the
+        result is off by up to about ``u |x|``, and has no relative accuracy below about -2. For -infinity it
+        is NaN.
 
     Notes
     -----
@@ -91,13 +92,13 @@ def silu(ar: Arithmetic, x: Value) -> Value:
     Parameters
     ----------
     ar : Arithmetic
-        Has `choose`, so that its underflow is gradual.
+        Has `choose`, and therefore gradual underflow.
     x : value
 
     Returns
     -------
     value
-        Off by at most 4 u times itself. Of -infinity it is NaN.
+        The relative error is at most 4 u. For -infinity the result is NaN.
 
     References
     ----------
@@ -114,7 +115,7 @@ def silu_gradient(ar: Arithmetic, x: Value, upstream: Value) -> Value:
     Parameters
     ----------
     ar : Arithmetic
-        Has `choose`, so that its underflow is gradual.
+        Has `choose`, and therefore gradual underflow.
     x, upstream : value
 
     Returns
@@ -145,7 +146,7 @@ def squared_relu(ar: Arithmetic, x: Value) -> Value:
     Returns
     -------
     value
-        Off by at most u times itself.
+        The relative error is at most u.
 
     References
     ----------
@@ -168,7 +169,7 @@ def squared_relu_gradient(ar: Arithmetic, x: Value, upstream: Value) -> Value:
     Returns
     -------
     value
-        Off by at most 2 u times itself.
+        The relative error is at most 2 u.
 
     References
     ----------

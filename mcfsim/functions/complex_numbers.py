@@ -1,7 +1,7 @@
 """Products and quotients of complex numbers, each a pair (real part, imaginary part) of values.
 
-A bound "of the modulus" is one of ``|found - z|``, relative to the modulus of the exact result z: one part
-alone may have no right digit. For u and gamma see `reductions`; the assumptions are those stated there.
+A bound "of the modulus" bounds ``|found - z|`` relative to the modulus of the exact result z: a single part
+may have no correct digit. For u and gamma see `reductions`; the assumptions are those stated there.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def complex_product(ar: Arithmetic, x: Complex, y: Complex) -> Complex:
     -------
     pair of values
         Off by at most ``sqrt(5) u`` of the modulus, for a precision of at least 5. A part in which two
-        products cancel may have no right digit.
+        products cancel may have no correct digit.
 
     References
     ----------
@@ -57,7 +57,7 @@ def complex_product_fma(ar: Arithmetic, x: Complex, y: Complex) -> Complex:
     Returns
     -------
     pair of values
-        Each part is off by at most 2 u times itself; so the modulus is within 2 u too.
+        The relative error of each part is at most 2 u; so the error is within 2 u of the modulus, too.
 
     References
     ----------
@@ -104,15 +104,15 @@ def smith_quotient(ar: Arithmetic, x: Complex, y: Complex) -> Complex:
     Parameters
     ----------
     ar : Arithmetic
-        Has `choose`, so that its underflow is gradual.
+        Has `choose`, and therefore gradual underflow.
     x, y : pairs of values
-        With y not zero, or both parts are NaN.
+        If y is zero, both parts of the result are NaN.
 
     Returns
     -------
     pair of values
-        Off by a few u of the modulus; no square overflows. If the ratio underflows to zero, a term is lost
-        that may matter.
+        Off by a few u of the modulus; no square overflows. If the ratio underflows to zero, a term is lost,
+        which may matter.
 
     References
     ----------

@@ -3,10 +3,11 @@
 Formulas, their order of operations and ranges are facts of the suite: Damouche, Martel, Panchekha, Qiu,
 Sanchez-Stern, Tatlock, Toward a standard benchmark format and suite for floating-point analysis, NSV 2016;
 https://fpbench.org. Constants are real scalars, here as binary64 numbers; operations of constants alone are
-rounded like all others. Left out is what branches or loops, and ``azimuth``, which takes an arctangent.
+rounded like all others. Benchmarks that branch or loop are left out, and so is ``azimuth``, which takes an
+arctangent.
 
-They were made for binary32 and binary64. In bfloat16 `nonlin2` may divide by zero, and in float16 the
-pressure of `carbon_gas` overflows.
+The benchmarks were made for binary32 and binary64. In bfloat16 `nonlin2` may divide by zero, and in float16
+the pressure of `carbon_gas` overflows.
 """
 
 from __future__ import annotations
@@ -225,7 +226,7 @@ def delta(ar: Arithmetic, x1: Value, x2: Value, x3: Value, x4: Value, x5: Value,
 
 @straight_line
 def delta_4(ar: Arithmetic, x1: Value, x2: Value, x3: Value, x4: Value, x5: Value, x6: Value) -> Value:
-    """Return the derivative of `delta` by x4."""
+    """Return the derivative of `delta` with respect to x4."""
     total = ar.sub(ar.mul(ar.neg(x2), x3), ar.mul(x1, x4))
     total = ar.add(ar.add(total, ar.mul(x2, x5)), ar.mul(x3, x6))
     return ar.add(ar.sub(total, ar.mul(x5, x6)), ar.mul(x1, _alternating(ar, x1, x2, x3, x4, x5, x6)))

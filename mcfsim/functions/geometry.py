@@ -1,4 +1,4 @@
-"""Lengths and rotations in the plane: the hypotenuse by two ways, and Givens rotations.
+"""Lengths and rotations in the plane: the hypotenuse in two ways, and Givens rotations.
 
 The bounds are relative errors; u is the unit roundoff, and rounding is to nearest.
 """
@@ -10,7 +10,7 @@ from mcfsim.protocol import Arithmetic, Value, straight_line
 
 @straight_line
 def hypot(ar: Arithmetic, a: Value, b: Value) -> Value:
-    """Return ``sqrt(a**2 + b**2)``, as it stands. 4 operations.
+    """Return ``sqrt(a**2 + b**2)``, computed as written. 4 operations.
 
     Parameters
     ----------
@@ -40,12 +40,12 @@ def _ratio(ar: Arithmetic, small: Value, large: Value) -> Value:
 
 @straight_line
 def scaled_hypot(ar: Arithmetic, a: Value, b: Value) -> Value:
-    """Return ``sqrt(a**2 + b**2)`` as the larger magnitude times ``sqrt(1 + r**2)``, r the ratio of both.
+    """Return ``sqrt(a**2 + b**2)`` as the larger magnitude times ``sqrt(1 + r**2)``, r the ratio of the two.
 
     Parameters
     ----------
     ar : Arithmetic
-        Rounds to nearest, and has `choose`, so that its underflow is gradual.
+        Rounds to nearest, and has `choose`, and therefore gradual underflow.
     a, b : value
         Finite.
 
@@ -53,7 +53,7 @@ def scaled_hypot(ar: Arithmetic, a: Value, b: Value) -> Value:
     -------
     value
         Off by at most 3.25 u, to first order. It overflows only if the result does, and a ratio that
-        underflows does not matter. So it is less accurate than `hypot` where that one works.
+        underflows does not matter. Where `hypot` neither overflows nor underflows, it is more accurate.
 
     References
     ----------
@@ -93,20 +93,20 @@ def rotation(ar: Arithmetic, c: Value, s: Value, x: Value, y: Value) -> tuple[Va
 
 @straight_line
 def givens(ar: Arithmetic, a: Value, b: Value) -> tuple[Value, Value]:
-    """Return cosine and sine of the rotation that takes (a, b) to (r, 0), from the ratio of both.
+    """Return cosine and sine of the rotation that takes (a, b) to (r, 0), from the ratio of the two.
 
     Parameters
     ----------
     ar : Arithmetic
-        Rounds to nearest, and has `choose`, so that its underflow is gradual.
+        Rounds to nearest, and has `choose`, and therefore gradual underflow.
     a, b : value
         Finite. For two zeros the results are 1 and 0.
 
     Returns
     -------
     c, s : value
-        With ``c**2 + s**2 = 1``, ``c b = s a``, and the one that belongs to the larger magnitude is positive.
-        That one is off by at most 3.25 u, the other by at most 5.25 u, to first order, where it does not
+        With ``c**2 + s**2 = 1`` and ``c b = s a``. If ``|a| >= |b|``, c is positive, otherwise s. The
+        positive one is off by at most 3.25 u, the other by at most 5.25 u, to first order, where it does not
         underflow.
 
     References

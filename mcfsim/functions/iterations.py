@@ -58,8 +58,8 @@ def newton_schulz_step(
     Returns
     -------
     tuple of rows
-        Later steps make it orthogonal whatever the rounding errors, but do not undo these: components of
-        small singular values of X are inaccurate.
+        Later steps make it orthogonal whatever the rounding errors, but do not undo those errors: components
+        of small singular values of X are inaccurate.
 
     References
     ----------
@@ -151,7 +151,7 @@ def bisection(ar: Arithmetic, a: Value, low: Value, high: Value, *, steps: int =
     Parameters
     ----------
     ar : Arithmetic
-        Rounds to nearest, and has `choose`, so that its underflow is gradual.
+        Rounds to nearest, and has `choose`, and therefore gradual underflow.
     a, low, high : value
         With ``0 <= low <= sqrt(a) <= high``.
     steps : int, optional
@@ -256,8 +256,8 @@ def conjugate_gradients(ar: Arithmetic, a: Matrix, b: Terms, *, steps: int | Non
         Any arithmetic.
     a, b : tuple of n rows, tuple of n values
     steps : int, optional
-        At least 1; by default n, after which x is exact without rounding errors. If the residual becomes zero
-        before, the results are NaN.
+        At least 1; by default n, after which x would be exact without rounding errors. If the residual
+        becomes zero before, the results are NaN.
 
     Returns
     -------

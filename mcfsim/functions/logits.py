@@ -31,7 +31,7 @@ def _shifted(ar: Arithmetic, x: Terms) -> tuple[Value, Terms, Terms]:
 
 @straight_line
 def naive_softmax(ar: Arithmetic, x: Terms) -> Terms:
-    """Return ``exp(x[i]) / sum(exp(x))`` for every i, as it stands.
+    """Return ``exp(x[i]) / sum(exp(x))`` for every i, computed as written.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def naive_softmax(ar: Arithmetic, x: Terms) -> Terms:
     Returns
     -------
     tuple of n values
-        Each off by at most (n + 2) u times itself, if no exponential overflows or is subnormal: in float16,
+        Each relative error is at most (n + 2) u, if no exponential overflows or is subnormal: in float16,
         between -9.7 and 11.1.
 
     References
@@ -67,16 +67,16 @@ def softmax(ar: Arithmetic, x: Terms, *, accumulator: Format | str | None = None
     ar : Arithmetic
         Any arithmetic.
     x : tuple of n values
-        Finite, or some -infinity: they get 0, as if they were not there.
+        Finite, or -infinity for some, which get 0, as if they were absent.
     accumulator : Format or str, optional
         Format of the sum of exponentials, see `reductions`.
 
     Returns
     -------
     tuple of n values
-        Each off by at most ``(n + 2 + 2 (m - min x)) u`` times itself. Nothing overflows unless ``m - min x``
+        Each relative error is at most ``(n + 2 + 2 (m - min x)) u``. Nothing overflows unless ``m - min x``
         does. Wide scores make small results inaccurate: the rounding error of a difference is a relative
-        error of its exponential. They need not add up to 1 in the last digits.
+        error of its exponential. The results need not add up to 1 in the last digits.
 
     References
     ----------
@@ -93,7 +93,7 @@ def softmax(ar: Arithmetic, x: Terms, *, accumulator: Format | str | None = None
 def softmax_gradient(
     ar: Arithmetic, probabilities: Terms, upstream: Terms, *, accumulator: Format | str | None = None
 ) -> Terms:
-    """Return ``p[i] (g[i] - sum(p g))`` for every i: the gradient of ``sum(g softmax(x))`` by the scores x.
+    """Return ``p[i] (g[i] - sum(p g))`` for every i: the gradient of ``sum(g softmax(x))`` with respect to x.
 
     Parameters
     ----------
@@ -107,8 +107,8 @@ def softmax_gradient(
     Returns
     -------
     tuple of n values
-        The difference cancels where g[i] is near the mean of g by p, which is itself off by up to n u times
-        the mean of the magnitudes. Elsewhere the error is a few u.
+        The difference cancels where g[i] is near the mean of g weighted by p, which is itself off by up to n
+        u times the mean of the magnitudes. Elsewhere the error is a few u.
 
     References
     ----------
@@ -122,7 +122,7 @@ def softmax_gradient(
 
 @straight_line
 def naive_log_sum_exp(ar: Arithmetic, x: Terms) -> Value:
-    """Return ``log(sum(exp(x)))``, as it stands.
+    """Return ``log(sum(exp(x)))``, computed as written.
 
     Parameters
     ----------
@@ -238,7 +238,7 @@ def cross_entropy(
 def cross_entropy_gradient(
     ar: Arithmetic, logits: Terms, targets: Terms, *, accumulator: Format | str | None = None
 ) -> Terms:
-    """Return ``softmax(logits)[i] - targets[i]`` for every i: the gradient by the scores.
+    """Return ``softmax(logits)[i] - targets[i]`` for every i: the gradient with respect to the scores.
 
     Parameters
     ----------

@@ -50,7 +50,7 @@ def layer_norm(
     -------
     tuple of n values
         The error of the mean, up to n u times the mean of |x|, enters every difference. So values that lie
-        far from zero and close together are normalised without a right digit.
+        far from zero and close together are normalised without a correct digit.
 
     References
     ----------
@@ -73,9 +73,10 @@ def layer_norm_gradient(
     epsilon: Any = 1e-5,
     accumulator: _Wide = None,
 ) -> Terms:
-    """Return the gradient by x of ``sum(upstream layer_norm(x, gain, bias))``.
+    """Return the gradient of ``sum(upstream layer_norm(x, gain, bias))`` with respect to x.
 
-    With ``g = upstream gain`` and the normalised z it is ``(g - mean(g) - z mean(g z))`` over the deviation.
+    With ``g = upstream gain`` and z the normalised x it is ``(g - mean(g) - z mean(g z))`` over the
+    deviation.
 
     Parameters
     ----------
@@ -90,7 +91,7 @@ def layer_norm_gradient(
     Returns
     -------
     tuple of n values
-        As for `layer_norm`; besides, the differences cancel where g is nearly a linear function of z, and
+        As for `layer_norm`; in addition, the differences cancel where g is nearly a linear function of z, and
         the gradient is then small beside its error.
 
     References
@@ -132,7 +133,7 @@ def rms_norm(
     Returns
     -------
     tuple of n values
-        Each off by at most ``(n / 2 + 5) u`` times itself, to first order, if the sum of squares neither
+        Each relative error is at most ``(n / 2 + 5) u``, to first order, if the sum of squares neither
         overflows nor underflows: nothing cancels.
 
     References
@@ -154,9 +155,9 @@ def rms_norm_gradient(
     epsilon: Any = 1e-5,
     accumulator: _Wide = None,
 ) -> Terms:
-    """Return the gradient by x of ``sum(upstream rms_norm(x, gain))``.
+    """Return the gradient of ``sum(upstream rms_norm(x, gain))`` with respect to x.
 
-    With ``g = upstream gain`` and the normalised z it is ``(g - z mean(g z))`` over the root mean square.
+    With ``g = upstream gain`` and z the normalised x it is ``(g - z mean(g z))`` over the root mean square.
 
     Parameters
     ----------

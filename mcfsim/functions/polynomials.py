@@ -27,7 +27,8 @@ def horner(ar: Arithmetic, x: Value, coefficients: Terms) -> Value:
     Returns
     -------
     value
-        Off by at most ``gamma(2 n) q``. Near a root q is much larger than |p(x)|, and no digit may be right.
+        Off by at most ``gamma(2 n) q``. Near a root q is much larger than |p(x)|, and no digit may be
+        correct.
 
     References
     ----------
@@ -150,8 +151,8 @@ def polynomial_product(ar: Arithmetic, a: Terms, b: Terms) -> Terms:
     Returns
     -------
     tuple of value
-        As many as a and b have together, less one. One that is a sum of m products is off by at most m u
-        times the sum of their magnitudes.
+        One fewer than a and b have together. A coefficient that sums m products is off by at most m u times
+        the sum of their magnitudes.
 
     References
     ----------
@@ -175,7 +176,7 @@ def quadratic_roots(ar: Arithmetic, a: Value, b: Value, c: Value) -> tuple[Value
     ar : Arithmetic
         Any arithmetic.
     a, b, c : value
-        With a not zero and a discriminant that is not negative, or the roots are NaN.
+        If a is zero or the discriminant is negative, the roots are NaN.
 
     Returns
     -------
@@ -196,22 +197,22 @@ def quadratic_roots(ar: Arithmetic, a: Value, b: Value, c: Value) -> tuple[Value
 def stable_quadratic_roots(
     ar: Arithmetic, a: Value, b: Value, c: Value, *, fused: bool = False
 ) -> tuple[Value, Value]:
-    """Return both roots of ``a x**2 + b x + c``, the smaller one from the product of both: no cancellation.
+    """Return both roots of ``a x**2 + b x + c``, the smaller one from their product: no cancellation.
 
     Parameters
     ----------
     ar : Arithmetic
         Rounds to nearest; for ``fused`` it has a fused multiply-add.
     a, b, c : value
-        With a not zero and a discriminant that is not negative, or the roots are NaN; and b and c not both
-        zero, or one root is NaN.
+        If a is zero or the discriminant is negative, the roots are NaN; if b and c are both zero, one root is
+        NaN.
     fused : bool, optional
         Whether the discriminant is computed by `difference_of_products`.
 
     Returns
     -------
     plus, minus : value
-        In the order of `quadratic_roots`. If fused, each is off by at most 4 u times itself, to first order.
+        In the order of `quadratic_roots`. If fused, each has a relative error of at most 4 u, to first order.
         Otherwise both lose half their digits where b**2 is near 4 a c.
 
     References

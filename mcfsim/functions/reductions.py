@@ -33,7 +33,7 @@ def check_tuples(**given: Any) -> int:
     Raises
     ------
     TypeError, ValueError
-        If one is no tuple of values or is empty, or if they differ in length.
+        If one is not a tuple of values or is empty, or if they differ in length.
     """
     for name, x in given.items():
         check_parts(x, name)
@@ -48,7 +48,7 @@ def in_accumulator(ar: Arithmetic, accumulator: Format | str | None, *terms: Ter
     """Return the arithmetic of an accumulator's format, or `ar` if it is None, and terms brought into it."""
     if accumulator is None:
         return ar, *terms
-    rounding: Any = ar.rounding  # None of an exact arithmetic, which is alike in every format
+    rounding: Any = ar.rounding  # None for an exact arithmetic, which is the same in every format
     wide = ar.like(get_format(accumulator), rounding)
     return wide, *(tuple(map(wide.round, x)) for x in terms)
 

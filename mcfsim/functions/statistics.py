@@ -53,7 +53,7 @@ def _degrees(x: Terms, correction: int) -> float:
 
 @straight_line
 def variance_one_pass(ar: Arithmetic, x: Terms, *, correction: int = 1) -> Value:
-    """Return the variance from the sums of x and of x**2: the formula of textbooks.
+    """Return the variance from the sums of x and of x**2: the textbook formula.
 
     Parameters
     ----------
@@ -66,8 +66,8 @@ def variance_one_pass(ar: Arithmetic, x: Terms, *, correction: int = 1) -> Value
     Returns
     -------
     value
-        Two sums are subtracted that are equal up to V. Where ``s**2`` is much larger than V, no digit is
-        right, and the result may be negative.
+        Two sums that are equal up to V are subtracted. Where ``s**2`` is much larger than V, no digit is
+        correct, and the result may be negative.
 
     References
     ----------
@@ -96,7 +96,7 @@ def variance_two_pass(ar: Arithmetic, x: Terms, *, correction: int = 1) -> Value
     -------
     value
         Off by at most (n + 3) u V, to first order. The next term is about n times the square of the mean's
-        error: it counts where ``n u |s|`` is not small beside the deviations, as it soon is in bfloat16.
+        error: it matters where ``n u |s|`` is not small beside the deviations, as it soon is in bfloat16.
 
     References
     ----------
@@ -111,7 +111,7 @@ def variance_two_pass(ar: Arithmetic, x: Terms, *, correction: int = 1) -> Value
 
 @straight_line
 def variance_welford(ar: Arithmetic, x: Terms, *, correction: int = 1) -> Value:
-    """Return the variance from mean and sum of squares that each term updates.
+    """Return the variance from a running mean and a running sum of squares, which each term updates.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ def ema(ar: Arithmetic, x: Terms, *, beta: Any = 0.999) -> Value:
     x : tuple of values
         The oldest first.
     beta : float or Fraction, optional
-        A real scalar, as is ``1 - beta``; of a float that is exact from 0.5 to 1.
+        A real scalar, as is ``1 - beta``, which is exact if beta is a float from 0.5 to 1.
 
     Returns
     -------
@@ -199,7 +199,7 @@ def debiased_ema(ar: Arithmetic, x: Terms, *, beta: float = 0.999) -> Value:
 
 @straight_line
 def ema_in_components(ar: Arithmetic, x: Terms, *, beta: Any = 0.999, k: int = 2) -> Terms:
-    """Return `ema` as an expansion of k components, with beta as one too.
+    """Return `ema` as an expansion of k components, with beta as another expansion.
 
     Parameters
     ----------

@@ -135,7 +135,7 @@ def check_components(fmt: Format | None) -> None:
 def _why_no_value(exact: Fraction, fmt: Format) -> str:
     """Say why a number rounded to nearest even is not a value of the format; "" if it is one."""
     if exact == 0:
-        return "" if fmt.zero else "is zero, which the format has not"
+        return "" if fmt.zero else "is zero, which the format lacks"
     if exact < 0 and not fmt.signed:
         vanishes = fmt.zero and -exact <= fmt.smallest_subnormal / 2
         return "" if vanishes else "is negative, and the format has no negative numbers"

@@ -260,7 +260,7 @@ def sqrt(ar: Arithmetic, x: Expansion) -> Expansion:
 
 
 def _check(ar: Arithmetic, done: str, x: Expansion, *others: Expansion, short: bool = False) -> None:
-    """Refuse expansions that differ in length, are too long, or are of a format for one component."""
+    """Refuse expansions that differ in length, are too long, or whose format allows only one component."""
     for given in (x, *others):
         if not isinstance(given, tuple | list):
             raise TypeError(f"an expansion is a tuple of components, not a {type(given).__name__}")

@@ -3,9 +3,9 @@
 An expansion here is a tuple of values, *smallest* first, as in Shewchuk's paper. Those of
 `mcfsim.multiword.expansion` have a fixed length, are normalised, and begin with the largest. An expansion
 stands for the exact sum of its components; some may be zero. It is *nonoverlapping* if each nonzero component
-is less in magnitude than the lowest set bit of the next one. It is *nonadjacent* if twice each component is
-so, too. It is *strongly nonoverlapping* if it is nonoverlapping, any two adjacent components are both powers
-of two, and neither is adjacent to a third one.
+is less in magnitude than the lowest set bit of the next one. It is *nonadjacent* if the same holds for twice
+each component. It is *strongly nonoverlapping* if it is nonoverlapping, any two adjacent components are both
+powers of two, and neither is adjacent to a third one.
 
 All sums below are exact if the arithmetic rounds to nearest (with any tie rule), underflow is gradual and
 nothing overflows. An infinite or NaN operand, or an overflow, makes components NaN or infinite.

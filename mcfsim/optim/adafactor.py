@@ -39,7 +39,7 @@ class Adafactor(Staged):
         Added to the gradient's square; positive. An optimizer warns if it is zero in the format of the second
         moment, as 1e-30 is in fp16 and fp8: a step is then 0 / 0 where v is zero.
     threshold : float
-        If the root mean square of a tensor's direction exceeds it, the direction is shortened; positive.
+        A tensor's direction is scaled down if its root mean square exceeds this; positive.
     least_scale : float
         The size of a tensor's step is the rate times the tensor's root mean square, or times `least_scale` if
         that is larger; not negative.
@@ -51,13 +51,13 @@ class Adafactor(Staged):
     Raises
     ------
     TypeError
-        If a hyperparameter is no number, or `accumulator` no Accumulator.
+        If a hyperparameter is not a number, or `accumulator` is not an Accumulator.
     ValueError
         If a hyperparameter is out of range, or not finite.
 
     Notes
     -----
-    The rate of step t is that of the schedule, and at most ``t**-0.5``; a rate of 1e-2 gives the paper's.
+    The rate of step t is the schedule's, but at most ``t**-0.5``; a schedule of 1e-2 gives the paper's rate.
     """
 
     slots: ClassVar[tuple[Slot, ...]] = (Slot("v"),)
@@ -102,7 +102,7 @@ class Adafactor(Staged):
         return {"v": {"epsilon": self.epsilon}, "update": {**update, "weight_decay": self.weight_decay}}
 
     def parts(self, slot: str, shape: tuple[int, ...]) -> dict[str, Granularity]:
-        """Return what a slot keeps: rows and columns for v of two indices or more, otherwise elements."""
+        """Return what a slot keeps: rows and columns for v of two or more dimensions, otherwise elements."""
         if slot == "v" and len(shape) >= 2:
             return {"rows": Granularity.ROW, "columns": Granularity.COLUMN}
         return {slot: Granularity.ELEMENT}
@@ -238,7 +238,8 @@ def moved(roles: Roles, strategy: Strategy, known: Known, scalars: AdafactorScal
 def averaged(roles: Roles, strategy: Strategy, known: Known, scalars: AdafactorScalars) -> dict[str, Any]:
     """Average the updates ``RN(size RN(U / clip))`` in m, and move the parameter by the average and decay.
 
-    The update is ``D = RN(m + RN(size RN(lambda theta)))``, or m without decay, with m's leading component.
+    The update is ``D = RN(m + RN(size RN(lambda theta)))``, or D = m without decay; m stands for its leading
+    component.
     """
     ar, up = roles.moments, roles.update
     new = up.mul(up.div(known["direction"], known["clip"]), known["size"])
@@ -262,7 +263,7 @@ def _at_least(ar: Arithmetic, x: Value, least: float) -> Value:
 
 
 #: The rounding points of a matrix's step with decay, without first moment and addition: stage or mean, name,
-#: operation. The operations left out round nothing; `sizes` finds maxima by them.
+#: operation. The operations left out round nothing; `sizes` uses them to find maxima.
 ROUNDING_POINTS: tuple[tuple[str, str, str], ...] = (
     ("squares", "gradient", "round"),
     ("squares", "gradient squared", "mul"),

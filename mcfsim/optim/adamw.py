@@ -115,8 +115,8 @@ def adamw(
         m = RN(m + RN(w RN(e RN(RN(sqrt(vhat)) + eps))))
             with w = (1 - beta1^t) (1 - 1 / beta1) (1 - lr lambda) / lr
 
-    Through it, m makes up for e in later steps, if each of them loses the same e. With beta1 = 0, or at a
-    learning rate of 0, nothing is fed back.
+    In later steps m then makes up for e, if each of them loses the same e. With beta1 = 0, or at a learning
+    rate of 0, nothing is fed back.
 
     The decay is part of D, so it is compensated like the rest. Without decay, its operations are left out.
 
@@ -160,7 +160,7 @@ class AdamW(Declaration):
     Raises
     ------
     TypeError
-        If a hyperparameter is no number.
+        If a hyperparameter is not a number.
     ValueError
         If a hyperparameter is out of range, or not finite.
     """

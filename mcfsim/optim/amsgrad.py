@@ -1,4 +1,4 @@
-"""AMSGrad, AdamW by the largest second moment so far: with its own rounding points and with PyTorch's."""
+"""AMSGrad, which is AdamW with the largest v so far: with its own rounding points and with PyTorch's."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from mcfsim.protocol import Arithmetic, Value
 
 @dataclass(frozen=True)
 class AMSGrad(Staged, AdamW):  # type: ignore[misc]  # its step is in stages
-    """Hyperparameters of AMSGrad, those of `AdamW`: it divides by the root of the largest v so far.
+    """Hyperparameters of AMSGrad, which divides by the root of the largest v so far; the same as of `AdamW`.
 
     The slot v keeps two numbers per element: v, and the largest one. As in
-    ``torch.optim.AdamW(amsgrad=True)`` the largest is that of v before its correction.
+    ``torch.optim.AdamW(amsgrad=True)`` the largest v is found before the bias correction.
 
     References
     ----------
@@ -41,7 +41,7 @@ class AMSGrad(Staged, AdamW):  # type: ignore[misc]  # its step is in stages
 
 
 def amsgrad(roles: Roles, strategy: Strategy, known: Known, scalars: AdamWScalars) -> dict[str, Any]:
-    """Make one step: as `mcfsim.optim.adamw.adamw`, but by the largest v; see `larger`."""
+    """Make one step like `mcfsim.optim.adamw.adamw`, but with the largest v; see `larger`."""
     ar, second = roles.moments, roles.second_moment
     g = ar.round(known["gradient"])
     m = first_moment(ar, known["m"], g, scalars)
@@ -55,10 +55,10 @@ def amsgrad(roles: Roles, strategy: Strategy, known: Known, scalars: AdamWScalar
 
 
 def larger(ar: Arithmetic, v: tuple[Value, ...], before: tuple[Value, ...]) -> tuple[Value, ...]:
-    """Return the larger of v and the largest so far, which is taken without rounding.
+    """Return the larger of v and the largest v so far, without rounding.
 
-    If there are several components, the leading one is compared; where it is not less than the largest so
-    far, all of them replace it. A NaN stays.
+    If there are several components, the leading ones are compared; where that of v is not less, all
+    components of v are taken. A NaN stays.
     """
     first, *rest = before
     found = [ar.maximum(v[0], first)]
@@ -75,7 +75,8 @@ STAGE = Stage(amsgrad, Granularity.ELEMENT, ("gradient", "m", "v", "largest", "p
 class TorchAMSGrad(AMSGrad, TorchAdamW):  # type: ignore[misc]  # its step is in stages
     """Hyperparameters of AMSGrad with the rounding points of ``torch.optim.AdamW(amsgrad=True)`` on a CPU.
 
-    They are those of `AMSGrad`, and the points those of `TorchAdamW`; taking the largest v rounds nothing.
+    The hyperparameters are those of `AMSGrad`, the rounding points those of `TorchAdamW`; finding the largest
+    v rounds nothing.
     """
 
     def stages(self, shape: tuple[int, ...]) -> tuple[Stage, ...]:
@@ -86,7 +87,7 @@ class TorchAMSGrad(AMSGrad, TorchAdamW):  # type: ignore[misc]  # its step is in
 def torchamsgrad(
     roles: Roles, strategy: Strategy, known: Known, scalars: TorchAdamWScalars
 ) -> dict[str, Any]:
-    """Make one step as `mcfsim.optim.torchadamw.torchadamw`, but by the largest v; see `larger`."""
+    """Make one step like `mcfsim.optim.torchadamw.torchadamw`, but with the largest v; see `larger`."""
     ar, second = roles.moments, roles.second_moment
     g = ar.round(known["gradient"])
     m = torchadamw.first_moment(ar, known["m"], g, scalars)

@@ -28,8 +28,9 @@ Shape = tuple[int, int, int]
 class Granularity(Enum):
     """The parts of a tensor that have one number each: elements, rows, columns, matrices or the tensor.
 
-    The last two indices of a tensor are its rows and columns; the indices before them count matrices. Shared
-    numbers form an array of three indices. Indices that do not matter have length 1, so NumPy broadcasts it.
+    The last two axes of a tensor are its rows and columns; the axes before them count matrices. Shared
+    numbers form an array of three axes. Axes that do not matter have length 1, so that NumPy broadcasts the
+    array.
     """
 
     ELEMENT = (True, True, True)
@@ -77,13 +78,13 @@ class Slot:
         The field of `State` that holds it, and the field of `Strategy` that says how it is stored.
     average : callable, optional
         ``(ar, average, gradient, scalars)``: the part of the step that computes the new average. The
-        simulation also runs it in binary64, to see what the stored average has lost. Only a step in stages
-        (`mcfsim.optim.staged`) has none; the simulation runs it as a whole.
+        simulation also runs it in binary64, to see what the stored average has lost. Only an optimizer whose
+        step is in stages (`mcfsim.optim.staged`) goes without; the simulation then runs the whole step.
 
     Raises
     ------
     ValueError
-        If the name is another one: no strategy stores more than two averages.
+        If `name` is neither of these: no strategy stores more than two averages.
     """
 
     name: SlotName
@@ -116,7 +117,7 @@ class Declaration(ABC):
     """An optimizer: its hyperparameters, as a frozen dataclass, its state, and its step.
 
     `simulate`, the command line and `mcfsim.torch` know a subclass in a module of `mcfsim.optim` by its name;
-    a subclass from elsewhere is handed to them.
+    a subclass from elsewhere must be passed to them.
 
     Attributes
     ----------
@@ -127,7 +128,7 @@ class Declaration(ABC):
     ranges : mapping of str to Interval
         The numeric hyperparameters and their intervals, checked when an instance is made.
     staged : bool
-        Whether its step is no straight line; see `mcfsim.optim.staged.Staged`.
+        Whether its step consists of stages instead of one straight line; see `mcfsim.optim.staged.Staged`.
     """
 
     slots: ClassVar[tuple[Slot, ...]] = ()
@@ -150,7 +151,7 @@ class Declaration(ABC):
             raise ValueError(f"{cls.__name__}: each slot of state is named once, not {names}")
         if without := [slot.name for slot in cls.slots if slot.average is None and not cls.staged]:
             raise ValueError(
-                f"{cls.__name__}: slot {without[0]!r} must say its average; only stages go without"
+                f"{cls.__name__}: slot {without[0]!r} needs an average; only steps in stages go without"
             )
 
     def __post_init__(self) -> None:
@@ -170,7 +171,7 @@ class Declaration(ABC):
         """Make one step: a branch-free algorithm of the given arithmetics."""
 
     def parts(self, slot: str, shape: tuple[int, ...]) -> Mapping[str, Granularity]:
-        """Return the parts that a slot keeps of a tensor of a shape: granularities by name, in order."""
+        """Return the parts that a slot keeps for a tensor of this shape: granularities by name, in order."""
         return {slot: Granularity.ELEMENT}
 
     @property
@@ -179,11 +180,11 @@ class Declaration(ABC):
         return False
 
     def viewed(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape as which a step takes a tensor: its own, or one of as many elements."""
+        """Return the shape in which a step sees a tensor: its own, or another of equal size."""
         return shape
 
     def of_shape(self, roles: Roles, scalars: Any, shape: tuple[int, ...]) -> Any:
-        """Return the scalars of a tensor's step, from those that `scalars` returns for any tensor."""
+        """Return the scalars of one tensor's step, given those that `scalars` returns for all tensors."""
         return scalars
 
     @classmethod
@@ -242,10 +243,12 @@ def check_addition(declaration: type[Declaration], strategy: Strategy) -> None:
 
 
 def check_hyperparameters(given: Any, label: str) -> None:
-    """Raise TypeError unless `given` is a `Declaration`, and not a class or a name."""
+    """Raise TypeError unless `given` is an instance of a `Declaration`, and its class a dataclass."""
     if not isinstance(given, Declaration):
         what = f"the class {given.__name__}" if isinstance(given, type) else repr(given)
-        raise TypeError(f"{label} must be hyperparameters, as mcfsim.AdamW() or mcfsim.SGD(), not {what}")
+        raise TypeError(
+            f"{label} must be hyperparameters, such as mcfsim.AdamW() or mcfsim.SGD(), not {what}"
+        )
     if not is_dataclass(given):
         raise TypeError(
             f"{label} is a {type(given).__name__}, which must be declared with @dataclass(frozen=True)"

@@ -26,7 +26,7 @@ from mcfsim.scaled.quantization import LargestMagnitude
 
 # -- where groups begin -----------------------------------------------------------------------------------
 class GroupBoundaries:
-    """The boundaries (edges) of groups in a vector: each tensor begins a group; its last one may be shorter.
+    """The boundaries (edges) of groups in a vector: a tensor begins a group, and its last one may be shorter.
 
     Parameters
     ----------
@@ -211,7 +211,7 @@ def text_of(kept: ScaledFormat | Quantiser, fmt: Format) -> GroupText | None:
 
 
 def check_groups(name: str, slot: str, kept: ScaledFormat | Quantiser) -> None:
-    """Raise ValueError unless a moment's groups can be packed: quantised one by one, whatever its numbers.
+    """Raise ValueError unless a moment's groups can be packed: quantised one by one, whatever their numbers.
 
     Parameters
     ----------

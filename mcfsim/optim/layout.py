@@ -52,7 +52,7 @@ class Layout:
     Raises
     ------
     TypeError
-        If the parameters are no mapping, or the decayed names are a string or no collection.
+        If the parameters are not a mapping, or the decayed names are a string or not a collection.
     ValueError
         If there is no tensor, or a decayed name is not the name of a tensor.
 
@@ -102,8 +102,8 @@ class Layout:
             If a tensor is a masked array, or holds no real numbers, such as truth values.
         ValueError
             At once, if names or shapes are not those of the layout; later, if a stored tensor cannot be read,
-            or has fewer elements than its shape says, or if a 64-bit integer among other numbers is no number
-            of binary64.
+            or has fewer elements than its shape says, or if a 64-bit integer among other numbers is not a
+            binary64 number.
         """
         sources = self._sources(tensors)
         dtype = _dtype(sources)
@@ -183,7 +183,7 @@ def _stretch(
     if dtype is None:
         return elements
     if not np.can_cast(elements.dtype, dtype):
-        raise ValueError(f"tensor {name!r} gives {elements.dtype} from element {start} on, before {dtype}")
+        raise ValueError(f"tensor {name!r} gives {elements.dtype} from element {start} on, {dtype} before")
     return _converted(name, elements, dtype)
 
 
@@ -291,7 +291,7 @@ def in_stripes(
     block, threads : int
         Number of elements in a block, and number of threads.
     edges : GroupBoundaries, optional
-        The edges at which blocks must begin and end, and the range too.
+        The edges at which the blocks, and the range itself, must begin and end.
     """
 
     def along(stripe: slice) -> None:

@@ -83,7 +83,7 @@ class Lion(Declaration):
     Raises
     ------
     TypeError
-        If a hyperparameter is no number.
+        If a hyperparameter is not a number.
     ValueError
         If a hyperparameter is out of range, or not finite.
     """

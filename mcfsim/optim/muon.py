@@ -53,7 +53,7 @@ _FACTORS: Mapping[Scale, Callable[[int, int], float]] = MappingProxyType(
 
 
 class MuonScalars(NamedTuple):
-    """The real scalars of one step, as Python floats: Muon's, and from beta1 on AdamW's by their names.
+    """The real scalars of one step, as Python floats: Muon's, and from beta1 on AdamW's, by its names.
 
     Attributes
     ----------
@@ -96,17 +96,17 @@ class Orthogonal(Gathered):
 
     @property
     def what(self) -> str:
-        """A description."""
+        """A description of the numbers."""
         return f"near-orthogonal factor of {self.of}, in {self.iteration.iterate}"
 
     def taken(self, ar: Arithmetic, x: NDArray[Any], target: Shape) -> NDArray[Any]:
-        """Return the factors."""
+        """Return the near-orthogonal factors."""
         return self.iteration(ar, x)
 
     def check(self, ar: Arithmetic) -> None:
-        """Raise UnsupportedFormatError for a library's low format: its matrix products are not stated."""
+        """Raise UnsupportedFormatError for a library's low format, whose matrix products are unspecified."""
         if isinstance(ar, NativeArithmetic) and ar.dtype.kind != "f":
-            raise UnsupportedFormatError(f"matrix products of native {ar.dtype} are not stated")
+            raise UnsupportedFormatError(f"native {ar.dtype}: how matrix products round is not specified")
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Muon(Staged):
     scale : {"original", "match_rms_adamw", "spectral", "none"}
         How the rate of a matrix depends on its shape; see `Scale`.
     weight_decay : float
-        Decoupled decay, not negative; for matrices by the rate without the factor of the shape.
+        Decoupled decay, not negative; for matrices it is scaled by the rate without the shape's factor.
     iteration : NewtonSchulz
         The Newton-Schulz iteration, with its coefficients, formats and sums.
     others : tuple of str
@@ -193,7 +193,7 @@ class Muon(Staged):
         return any(other != "*" for other in self.others)
 
     def viewed(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of a tensor, as a vector's if AdamW moves it."""
+        """Return the shape of a tensor, flattened if `others` names it, so that AdamW moves it."""
         return (math.prod(shape),) if any(fnmatchcase(name, other) for other in self.others) else shape
 
     def scalars(
@@ -211,7 +211,7 @@ class Muon(Staged):
         )
 
     def of_shape(self, roles: Roles, scalars: Any, shape: tuple[int, ...]) -> Any:
-        """Return the scalars of a tensor's step: with the factor of a matrix's rate."""
+        """Return the scalars of a tensor's step, with the shape's factor in the rate of a matrix."""
         if len(shape) < 2:
             return scalars
         return scalars._replace(length=scalars.length * self.factor(shape))
@@ -269,7 +269,7 @@ def turned(roles: Roles, strategy: Strategy, known: Known, scalars: MuonScalars)
     return moved_by(roles, strategy, known, update)
 
 
-#: The step of tensors that are no matrices.
+#: The step of tensors that are not matrices.
 BESIDE = straight(adamw)
 
 #: The rounding points of a matrix's step with decay and Nesterov's direction, without the strategy's addition

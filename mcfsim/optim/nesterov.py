@@ -31,7 +31,7 @@ def nesterov(roles: Roles, strategy: Strategy, state: State, gradient: Value, sc
         D = RN(-lr RN(RN(mu m + g) + RN(lambda theta)))
         theta = theta + D by the strategy's addition
 
-    If m has several components, the leading one looks ahead.
+    If m has several components, the direction is computed from the leading one.
 
     References
     ----------
@@ -49,7 +49,7 @@ def nesterov(roles: Roles, strategy: Strategy, state: State, gradient: Value, sc
 
 @dataclass(frozen=True)
 class Nesterov(SGD):
-    """Hyperparameters of SGD with Nesterov's momentum, those of `SGD`; as in PyTorch nothing is dampened."""
+    """Hyperparameters of SGD with Nesterov's momentum, as of `SGD`; as in PyTorch, dampening must be zero."""
 
     feeds_back = False
     step = staticmethod(nesterov)

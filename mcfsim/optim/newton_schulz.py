@@ -87,7 +87,7 @@ class NewtonSchulz:
     ValueError
         If a name is unknown, a number out of range, or a rounding of the accumulator drawn at random.
     UnsupportedFormatError
-        If the iterate's format has more than 25 bits; or numbers beyond 2**+-450, and one component.
+        If the iterate's format has more than 25 bits or, with one component, numbers beyond 2**+-450.
 
     References
     ----------
@@ -117,10 +117,10 @@ class NewtonSchulz:
             raise ValueError(f"components = {self.components}: iterates have one or two")
         if not isinstance(self.accumulator, Accumulator):
             raise TypeError(f"accumulator must be an Accumulator, not {self.accumulator!r}")
-        if self.components == 1:  # in the iterate's format the norm is taken
+        if self.components == 1:  # the norm is taken in the iterate's format
             Accumulator(fmt, block=None)  # refuses formats whose squares have no exact sum
         if self.accumulator.rounding.mode is not Mode.NEAREST_EVEN:
-            raise ValueError(f"the accumulator rounds to nearest even, not {self.accumulator.rounding.mode}")
+            raise ValueError(f"the accumulator must round nearest_even, not {self.accumulator.rounding.mode}")
         for name in ("fused", "added"):
             check_flag(name, getattr(self, name))
         if self.components > 1 and not self.fused:
@@ -146,8 +146,8 @@ class NewtonSchulz:
         Parameters
         ----------
         ar : Arithmetic
-            The arithmetic of one block, of mpmath or binary64, in which the same algorithm runs with neither
-            formats nor accumulators; or of the emulator, which rounds the result.
+            The arithmetic of one block. In mpmath or binary64 the same algorithm runs with neither formats
+            nor accumulators; the emulator's arithmetic rounds the result.
         x : array, shape (stack, rows, columns)
             Values of the arithmetic.
 
@@ -294,7 +294,7 @@ def _turned(x: Parts) -> Parts:
     return tuple(np.swapaxes(part, -1, -2) for part in x)
 
 
-# -- for matrices by themselves, and how good a factor is -------------------------------------------------
+# -- the iteration by itself, and how good its result is --------------------------------------------------
 def orthogonalize(x: Any, how: NewtonSchulz | None = None) -> Array:
     """Return near-orthogonal factors of matrices by a Newton-Schulz iteration.
 
@@ -313,7 +313,7 @@ def orthogonalize(x: Any, how: NewtonSchulz | None = None) -> Array:
     Raises
     ------
     TypeError
-        If x holds no real numbers, or `how` is no NewtonSchulz.
+        If x holds no real numbers, or `how` is not a NewtonSchulz.
     ValueError
         If x has fewer than two dimensions, or is empty.
 
@@ -348,7 +348,7 @@ def polar_factor(x: Any, *, digits: int | None = None) -> Array:
     x : array_like, shape (rows, columns)
         Finite numbers.
     digits : int, optional
-        Decimal digits of mpmath; by default it is computed in binary64 by LAPACK.
+        Decimal digits for mpmath; by default LAPACK computes the factor in binary64.
 
     Returns
     -------
@@ -357,7 +357,7 @@ def polar_factor(x: Any, *, digits: int | None = None) -> Array:
     Raises
     ------
     ValueError
-        If x is no matrix or not finite, or mpmath is asked for with more than 32 rows and columns.
+        If x is not a matrix or not finite, or has more than 32 rows and columns and `digits` is given.
     """
     given = real_array(x, "x").astype(np.float64)
     if given.ndim != 2 or not given.size or not np.isfinite(given).all():
@@ -377,8 +377,8 @@ def polar_factor(x: Any, *, digits: int | None = None) -> Array:
 def lost_orthogonality(x: Any) -> float:
     """Return ``|X X' - I| / sqrt n`` in the Frobenius norm, n the smaller number of rows and columns.
 
-    A lost direction does not show: a small singular value of the source may end anywhere near 1 or stay
-    below. `polar_distance` sees it.
+    A lost direction need not show here: a small singular value of the source may end anywhere near 1 or stay
+    below. `polar_distance` shows it.
     """
     given = real_array(x, "x").astype(np.float64)
     given = given.T if given.shape[0] > given.shape[1] else given

@@ -29,7 +29,7 @@ Array = NDArray[Any]
 #: The operation number of the random words for grids, beyond the numbers of all operations of a step.
 _OPERATION = 1 << 24
 _NEAREST = Rounding()
-#: Whether a compiled loop puts weights on grids after a step; None if that pays.
+#: Whether a compiled loop puts weights on grids after a step; with None, it does if that pays.
 COMPILED: bool | None = None
 
 
@@ -92,7 +92,7 @@ class OnGrid:
             self._clipped += _put(weights[part], scale, self._arithmetic, self.grid, None)
 
     def go_on(self, other: OnGrid | None, weights: Array) -> None:
-        """Go on from weights on the same grids, or else put them there as at the start."""
+        """Continue from weights on the grids of `other`; without it, put them on grids as at the start."""
         if other is None:
             self.begin(weights)
             return
@@ -109,7 +109,7 @@ class OnGrid:
         if self.grid.reach is Reach.ABSMEAN:
             self._scale(weights, self.grid.reach)
         for part, scale in self._scaled():
-            # The words of 2**32 steps; a grid that draws none goes on beyond these.
+            # There are words for 2**32 steps; a grid that draws none can go on beyond them.
             words = replace(self._random, step=step) if self.grid.draws else self._random
             _put(weights[part], scale, self._arithmetic, self.grid, words, first + part.start)
 
@@ -180,7 +180,8 @@ def on_grid(weights: Array, grid: WeightGrid | str, fmt: Format) -> Array:
 def scale_of(weights: Array, grid: WeightGrid, reach: Reach, fmt: Format) -> Any:
     """Return the scale of a tensor, ``RN(Q / RN(reach))``: a number of the format in its carrier.
 
-    It is NaN if a weight is, zero if the reach is infinite, infinite if that is zero, and 1 for no weights.
+    It is NaN if a weight is, zero if the reach is infinite, infinite if the reach is zero, and 1 if there are
+    no weights.
 
     Parameters
     ----------
@@ -246,7 +247,7 @@ def _looped(weights: Array, scale: Any, program: Program, random: RandomWords, f
 
 @lru_cache(maxsize=64)
 def _program(grid: WeightGrid, fmt: Format, rounding: Rounding) -> Program:
-    """Return the text of `_put` as a program of one weight."""
+    """Return the algorithm of `_put` as a program for one weight."""
 
     def put(ar: Any, weight: Any, scale: Any) -> Any:
         within = ar.minimum(ar.maximum(ar.mul(weight, scale), grid.integers.low), grid.integers.high)

@@ -49,17 +49,18 @@ class Optimizer:
     hyper : AdamW, SGD or another Declaration
         The hyperparameters, which provide the step.
     strategy : Strategy
-        The storage strategy, with its low format put in, as by `mcfsim.strategy`.
+        The storage strategy, with its low format filled in, as `mcfsim.strategy` returns it.
     parameters : mapping of str to array or stored tensor
         The parameters at the start, rounded to nearest even into the parameter's format; or into that of a
-        master copy, from which the parameter is rounded. A stored tensor, as those that
-        `mcfsim.models.weights.open_weights` gives (`mcfsim.optim.layout.StoredTensor`), is read in pieces.
+        master copy, from which the parameter is rounded. A stored tensor
+        (`mcfsim.optim.layout.StoredTensor`), such as `mcfsim.models.weights.open_weights` gives, is read in
+        pieces.
     decayed : collection of str, optional
         The tensors with weight decay.
     rounding : str or Rounding, optional
         The rounding of every operation.
     steps : int, optional
-        The number of all steps that will be made, if known; it decides whether compiling them pays.
+        The number of steps that will be made in all, if known; it decides whether compiling them pays.
     packed : bool, optional
         Whether vectors hold codes, as defined by `mcfsim.codec`, in place of carrier numbers, for formats
         with NaN and codes of at most 16 bits. Moments that share scales are kept as codes and scales
@@ -68,8 +69,8 @@ class Optimizer:
         A folder for vectors in memory-mapped files, for a state near memory's size or beyond it:
         ``parameter0.npy``, ``m0.npy`` and so on, by their place in `state`, ``m0_scales.npy`` for codes that
         share scales, and ``gradient.npy``. The folder is made if needed, and must have none of these files.
-        They are working memory: they stay when the process ends, but are no checkpoint. The results are the
-        same bits.
+        They are working memory: they stay when the process ends, but are not a checkpoint. The results are
+        the same bits.
     **options
         Passed to `Strategy.roles`: for example ``scalars="rounded"``, or ``threads``, which share a step.
 
@@ -92,7 +93,7 @@ class Optimizer:
     Warns
     -----
     VanishingScalarWarning
-        If a hyperparameter, or the first such rate of `step`, is zero in the format of the moments.
+        If a hyperparameter, or the first such rate given to `step`, is zero in the format that it is used in.
 
     Attributes
     ----------
@@ -127,7 +128,7 @@ class Optimizer:
     ) -> None:
         check_hyperparameters(hyper, "hyper")
         if not isinstance(strategy, Strategy):
-            raise TypeError(f"strategy must be a Strategy, as strategy('plain', 'bf16'), not {strategy!r}")
+            raise TypeError(f"strategy must be a Strategy, like strategy('plain', 'bf16'), not {strategy!r}")
         check_addition(type(hyper), strategy)
         check_flag("packed", packed)
         if packed and strategy.gradient.format is None:
@@ -135,7 +136,7 @@ class Optimizer:
         if packed and strategy.parameter.grid is not None:
             raise ValueError(f"{strategy.name!r} keeps weights on a grid, as numbers; leave out packed=True")
         if folder is not None and strategy.gradient.format is None:
-            raise ValueError("exact numbers lie in no file: folder is for formats")
+            raise ValueError("exact numbers are not stored in files: folder is for formats")
         self.hyper, self.strategy, self.packed = hyper, strategy, packed
         self._given = {"rounding": rounding, "packed": packed, "steps": steps, **options}
         self.layout = Layout(parameters, decayed)
@@ -148,7 +149,7 @@ class Optimizer:
                     "optimizers of tensors"
                 )
         self._draws = draws(strategy, self.roles)
-        #: Moments that are quantised after each step; packed ones are as they are written.
+        #: Moments to quantise after each step; packed ones are quantised when they are written.
         self._quantised = [
             (slot.name, kept, fmt)
             for slot in (() if packed else hyper.slots)
@@ -197,7 +198,7 @@ class Optimizer:
         Raises
         ------
         TypeError
-            If `out` is no array, or of another dtype, or a gradient holds no real numbers.
+            If `out` is not an array, or of another dtype, or a gradient does not hold real numbers.
         ValueError
             Before anything is written, if names or shapes differ, or `out` has another shape or is read-only;
             or if a stored tensor cannot be read.
@@ -205,7 +206,7 @@ class Optimizer:
         fmt = self.strategy.gradient.format
         if fmt is None:
             if out is not None:
-                raise ValueError("exact numbers are received into no array; out is for formats")
+                raise ValueError("exact numbers are not received into an array: out is for formats")
             return np.asarray(self.roles.moments.round(self.layout.join(gradients)))
         if out is not None:
             self._check_out(out, form(fmt, packed=self.packed))
@@ -230,10 +231,11 @@ class Optimizer:
         Raises
         ------
         TypeError
-            If the rate is no number, or the gradient no array of floats, or of codes as vectors hold them.
+            If the rate is not a number, or the gradient is not an array of floats or of codes as the vectors
+            hold them.
         ValueError
-            If the rate is out of range, the gradient has another shape, or an element is no code. Nothing has
-            changed then.
+            If the rate is out of range, the gradient has another shape, or an element is not a code. Nothing
+            has changed then.
         SpoiltStateError
             If an earlier step, or a loading, was interrupted when part of the state had changed.
         """
@@ -262,20 +264,20 @@ class Optimizer:
 
         What the state represents is rounded once into the new storage, to nearest even:
 
-        - the parameter, the exact sum of the numbers of `represented`, into a master copy, and from there
-          into the parameter; or into components, each the rest so far, rounded; a compensation is the last
-          one;
-        - the exact sum of a moment's components in the same way, and from there into blocks, if the moment is
-          kept in a scaled format or by a quantiser.
+        - The parameter is the exact sum of the numbers of `represented`. It is rounded into a master copy,
+          and from there into the parameter; or it is split into components, each the remainder so far,
+          rounded. A compensation is the last of these.
+        - The exact sum of a moment's components is rounded in the same way, and from there into blocks if the
+          moment is kept in a scaled format or by a quantiser.
 
         What both strategies store in the same way is copied bit for bit: each moment, and the parameter with
-        all that is stored with it. The count of steps goes on, and so do random words. So a switch to the
-        same strategy changes nothing. Weights are put on a grid of other integers as at the start.
+        all that is stored with it. The count of steps and the random words continue. So a switch to the same
+        strategy changes nothing. If the new grid has other integers, weights are put on it as at the start.
 
         Parameters
         ----------
         strategy : Strategy
-            The storage from now on, with its low format put in; ``exact`` rounds sums to its precision.
+            The storage from now on, with its low format filled in; ``exact`` rounds sums to its precision.
         **options
             Other changes: ``rounding``, options of `Strategy.roles`, and a `folder` for the new vectors.
 
@@ -292,7 +294,7 @@ class Optimizer:
         """
         self.whole.check()
         if options.get("packed", self.packed) is not self.packed:
-            raise ValueError(f"a switch leaves packed = {self.packed} as it is")
+            raise ValueError(f"a switch cannot change packed = {self.packed}")
         empty = {name: np.broadcast_to(np.float32(0), shape) for name, shape in self.layout.shapes.items()}
         made = Optimizer(self.hyper, strategy, empty, self._decayed, **{**self._given, **options})
         formats, strategies = (self.formats, made.formats), (self.strategy, strategy)
@@ -349,7 +351,7 @@ class Optimizer:
             scalars = self.hyper.scalars(self.roles, self.strategy, count, rate, decayed=decayed)
             shape = (part.stop - part.start,)
             found = self._compiled.bound_loops(self.roles, scalars, gradient, shape, count, ahead)
-            if self.roles.update.format is None:  # what has no result raises before anything changes
+            if self.roles.update.format is None:  # what has no result must raise before any change
                 made = self._made(scalars, count, gradient, part)
                 planned.append((part, self.layout.size, partial(self._kept, *made, update)))
             elif not found:
@@ -375,7 +377,7 @@ class Optimizer:
         self._kept(*self._made(scalars, count, gradient, block), update, block)
 
     def _made(self, scalars: Any, count: int, gradient: NDArray[Any], block: slice) -> Step:
-        """Return what the step of one block gives, and change nothing."""
+        """Return the result of one block's step, and change nothing."""
         given = np.ascontiguousarray(gradient[block])
         if self.packed:
             given = read(given, self.strategy.gradient.format)
@@ -385,7 +387,7 @@ class Optimizer:
             return step_by(self.hyper.step, roles, self.strategy, old, given, scalars)
 
     def _kept(self, new: State, asked: Any, update: NDArray[Any] | None, block: slice) -> None:
-        """Write what the step of one block gives."""
+        """Write the result of one block's step."""
         if update is not None:
             write(update[block], asked, self.roles.update.format)
         write_block(self.state, new, self.formats, block)

@@ -106,7 +106,7 @@ class SGD(Declaration):
     Raises
     ------
     TypeError
-        If a hyperparameter is no number.
+        If a hyperparameter is not a number.
     ValueError
         If a hyperparameter is out of range, or not finite.
     """

@@ -66,12 +66,12 @@ class Gathered(ABC):
     name : str
         The name of the numbers.
     of : str
-        The name of the numbers that they are made of, which an earlier stage has computed; of several
+        The name of the numbers, computed by an earlier stage, from which these are made; of several
         components, the first is used.
     over : Granularity
         What each number belongs to.
     role : {"v", "update"}
-        The role whose arithmetic they are values of.
+        The role to whose arithmetic they belong.
     """
 
     name: str
@@ -82,11 +82,11 @@ class Gathered(ABC):
     @property
     @abstractmethod
     def what(self) -> str:
-        """A description."""
+        """A description of the numbers."""
 
     @abstractmethod
     def taken(self, ar: Arithmetic, x: NDArray[Any], target: Shape) -> NDArray[Any]:
-        """Return the numbers, an array of a shape, for an array of three indices; see `Granularity`."""
+        """Return the numbers, an array of shape `target`, for an array of three axes; see `Granularity`."""
 
     @abstractmethod
     def check(self, ar: Arithmetic) -> None:
@@ -109,7 +109,7 @@ class Mean(Gathered):
 
     @property
     def what(self) -> str:
-        """A description."""
+        """A description of the numbers."""
         return f"mean of {self.of}, rounded once"
 
     def taken(self, ar: Arithmetic, x: NDArray[Any], target: Shape) -> NDArray[Any]:
@@ -124,8 +124,8 @@ class Mean(Gathered):
 class Staged(Declaration):
     """Hyperparameters of an optimizer whose step contains numbers made of whole rows, columns or matrices.
 
-    `simulate` and the command line know a subclass in a module of `mcfsim.optim` by its name, and also one
-    from elsewhere that is handed to them. `mcfsim.torch` makes their steps on the CPU.
+    `simulate` and the command line know a subclass in a module of `mcfsim.optim` by its name; a subclass from
+    elsewhere must be passed to them. `mcfsim.torch` makes their steps on the CPU.
     """
 
     staged: ClassVar[bool] = True
@@ -135,7 +135,7 @@ class Staged(Declaration):
         """Return a tensor's step; it computes "parameter", "extra", "update" and the parts of slots."""
 
     def step(self, *given: Any) -> NoReturn:
-        """Raise TypeError: the step is no straight line."""
+        """Raise TypeError: the step is not a straight line."""
         raise TypeError(
             f"a step of {type(self).__name__} is no straight line: between its stages it takes numbers made "
             "of whole rows, columns or matrices"
@@ -182,12 +182,12 @@ def known_state(
 
 
 def check_step(hyper: Declaration, strategy: Strategy, roles: Roles, shape: tuple[int, ...]) -> None:
-    """Make the step of a tensor on arrays without elements, so that what an arithmetic refuses is raised.
+    """Make the step of a tensor on arrays without elements, to raise the errors of an arithmetic.
 
     Raises
     ------
     ValueError, UnsupportedFormatError
-        If it refuses an operation, or cannot gather the numbers between stages (see `Gathered`).
+        If the arithmetic refuses an operation, or cannot gather the numbers between stages (see `Gathered`).
     """
     scalars = hyper.of_shape(roles, hyper.scalars(roles, strategy, 1, 1.0, decayed=True), shape)
     empty = {label: np.empty(0, role.carrier) for label, role in roles.stored.items()}
@@ -201,8 +201,8 @@ def check_step(hyper: Declaration, strategy: Strategy, roles: Roles, shape: tupl
             known |= item.text(roles.on_block(1, 0), strategy, given, scalars)
 
 
-#: Functions that run a stage on arrays of one shape by name, and make numbers of a whole array; the first
-#: argument is the place in the step.
+#: Functions that run a stage on arrays of one shape, given by name, and compute numbers from a whole array;
+#: the first argument is the place in the step.
 CarryOut = Callable[[int, Stage, dict[str, Any]], dict[str, Any]]
 Gather = Callable[[int, Gathered, NDArray[Any], Shape], NDArray[Any]]
 
@@ -221,12 +221,12 @@ def in_stages(
     known : mapping of str to array, or tuple of arrays
         The gradient and the state, as vectors.
     carry_out, gather : callable
-        Functions that run stages and gather numbers, on arrays of three indices (see `Granularity`).
+        Functions that run stages and gather numbers, on arrays of three axes (see `Granularity`).
 
     Returns
     -------
     dict of str to array, or tuple of arrays
-        Arrays of three indices.
+        Arrays of three axes.
     """
     whole = stacked(shape)
     places = {name: over for slot in hyper.slots for name, over in hyper.parts(slot.name, shape).items()}
@@ -262,8 +262,8 @@ def check_mean(ar: Arithmetic, accumulator: Accumulator | None) -> None:
     """
     if accumulator is not None and accumulator.rounding.stochastic:
         raise ValueError(
-            "the sums of a mean are not rounded at random: an accumulator has no words of its own; the mean "
-            "is, where its arithmetic rounds so"
+            "the sums of a mean are not rounded at random, since an accumulator has no random words; only "
+            "the mean itself is, if its arithmetic rounds so"
         )
     fmt, rounding = ar.format, ar.rounding
     if fmt is not None and rounding is not None and not isinstance(ar, NativeArithmetic):
@@ -271,7 +271,7 @@ def check_mean(ar: Arithmetic, accumulator: Accumulator | None) -> None:
 
 
 def mean(ar: Arithmetic, x: Array, target: Shape, accumulator: Accumulator | None = None) -> Array:
-    """Return means of numbers over the indices that have length 1 in the result.
+    """Return means of numbers over the axes that have length 1 in the result.
 
     Parameters
     ----------
@@ -279,7 +279,7 @@ def mean(ar: Arithmetic, x: Array, target: Shape, accumulator: Accumulator | Non
         The arithmetic of one block. It rounds each quotient of sum and count once, correctly, for the
         specified sum. In mpmath, sums are mpmath's; in binary64, by `NativeArithmetic`, they are NumPy's.
     x : array
-        Array of three indices, not empty, with values of a format that `check_mean` accepts.
+        Array of three axes, not empty, with values of a format that `check_mean` accepts.
     target : tuple of three int
         Shape of the result.
     accumulator : Accumulator, optional

@@ -79,8 +79,8 @@ class StagedSteps:
         threads, ahead : int
             The number of threads that share a stage, and of steps that are sure to follow.
         before : mapping of str to mapping of Granularity to int, optional
-            How many numbers the tensors before each have, which says what random words it takes; by default
-            as the layout says.
+            How many numbers the tensors before each tensor have, which determines its random words; by
+            default as in the layout.
         """
         before = self.offsets if before is None else before
         strategy, edge = self.compiled.strategy, self.layout.decayed_size
@@ -149,7 +149,8 @@ class _Tensor:
     def carry_out(self, place: int, stage: Stage, given: dict[str, Any]) -> dict[str, Any]:
         """Run a stage, a block at a time, and return its results by name."""
         arrays = flat(tuple(given.values()))
-        # What is shared by elements is laid out for each of them once: NumPy is slow to take blocks of it.
+        # Numbers that elements share are copied for each element once: NumPy is slow to take blocks
+        # otherwise.
         leaves = [np.ascontiguousarray(x).reshape(-1) for x in arrays]
         shape, size, first = arrays[0].shape, arrays[0].size, self._first(place, stage.over)
         loop, named = self.bound.get(place, (None, None))
@@ -184,7 +185,7 @@ class _Tensor:
         return [np.concatenate(items) for items in zip(*parts, strict=True)], pieces[0]
 
     def gather(self, place: int, item: Gathered, x: Array, target: Shape) -> Array:
-        """Return the numbers that `item` describes of an array."""
+        """Return the numbers that `item` makes of an array."""
         ar = self.roles.of(item.role).on_block(self.count, self._first(place, item.over))
         return item.taken(ar, x, target)
 

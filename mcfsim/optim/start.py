@@ -209,8 +209,8 @@ def split_sum(parts: Sequence[Array], ar: Arithmetic, count: int) -> tuple[Array
     Returns
     -------
     tuple of array, shape (elements,)
-        Each component is the rest so far, rounded once to nearest even, with overflow and underflow as in
-        IEEE arithmetic. Components after one that is not finite are zero.
+        Each component is the remainder so far, rounded once to nearest even, with overflow and underflow as
+        in IEEE arithmetic. Components after one that is not finite are zero.
     """
     if not count:
         return ()
@@ -280,14 +280,14 @@ def stored_parameter(
     return made[:count], made[count:]
 
 
-# -- what is stored alike ---------------------------------------------------------------------------------
+# -- what two strategies store in the same way ------------------------------------------------------------
 def alike(old: Strategy, new: Strategy, label: str) -> bool:
     """Return whether two strategies store a tensor in the same way, so that it can be taken over as it is.
 
     Parameters
     ----------
     old, new : Strategy
-        With their low formats put in.
+        With their low formats filled in.
     label : str
         ``m``, ``v``, or ``parameter`` for the parameter with all that is stored with it. Exact numbers are
         never alike: their precisions may differ.
@@ -347,7 +347,7 @@ def carry_over(
     Returns
     -------
     bool
-        Whether the parameter is taken over as it was. Otherwise it lies on no grid yet.
+        Whether the parameter is taken over as it was. Otherwise it does not lie on a grid yet.
     """
     old, new = strategies
     before, after = (dict(zip(State._fields, items, strict=True)) for items in formats)
@@ -358,7 +358,7 @@ def carry_over(
         for block in blocks(slice(0, len(target.parameter[0])), BLOCK):
             values = read_block(source._replace(m=(), v=()), formats[0], block)
             made = stored_parameter(values.represented(old), new, roles)
-            # The parameter first: a master copy may be stored as what follows the parameter's bits.
+            # The parameter first: a master copy may be stored as the bits that follow the parameter's.
             for label, numbers in zip(("parameter", "extra"), made, strict=True):
                 for x, y in zip(getattr(target, label), numbers, strict=True):
                     write(x[block], y, after[label])

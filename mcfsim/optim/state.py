@@ -56,7 +56,7 @@ def step_by(step: Callable[..., Step], roles: Any, strategy: Strategy, old: Stat
     Raises
     ------
     TypeError
-        If what comes back is no `Step`, or has other components than the state before it.
+        If the result is not a `Step`, or differs from the old state in its numbers of components.
     """
     made: Any = step(roles, strategy, old, *given)
     must = f"{step.__qualname__} must return"
@@ -185,7 +185,8 @@ def error_weight(strategy: Strategy, factor: float, rate: float) -> float:
     weight = factor / rate
     if not math.isfinite(weight):
         raise ValueError(
-            f"strategy {strategy.name!r} feeds errors back over the learning rate: not over {rate}"
+            f"strategy {strategy.name!r} divides the errors that it feeds back by the learning rate, and "
+            f"{rate} is too small"
         )
     return weight
 

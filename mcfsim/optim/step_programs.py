@@ -113,10 +113,10 @@ def record_stages(
     Raises
     ------
     TypeError, ValueError
-        If a stage is no straight line, or computes with exact numbers.
+        If a stage is not a straight line, or computes with exact numbers.
     """
     if any(role.format is None or role.rounding is None for role in roles):
-        raise ValueError("a step in exact numbers is no program")
+        raise ValueError("a step in exact numbers cannot be recorded as a program")
     formats: dict[str, Any] = {"gradient": gradient or strategy.gradient.format or roles.moments.format}
     formats |= known_state(hyper, strategy, shape, {x: role.format for x, role in roles.stored.items()})
     bits = strategy.extra.remainder if closed and strategy.extra else None
@@ -154,7 +154,7 @@ def _recorded(
         return tuple(Register(f"{name}{place}", one) for place, one in enumerate(fmt))
 
     assert roles.moments.format is not None
-    # The first arithmetic of the recording runs nothing and is no source of random words.
+    # The first arithmetic of the recording runs nothing and is not a source of random words.
     program = trace(record, roles.moments.format, operands=tuple(map(register, stage.takes)), lines=lines)
     operands = (x for step in program.steps for x in step.operands)
     named = dict.fromkeys(x.name for x in operands if isinstance(x, Scalar))
@@ -164,7 +164,7 @@ def _recorded(
 def _closed(
     text: Text, bits: int, roles: Roles, strategy: Strategy, known: Known, scalars: Any
 ) -> dict[str, Any]:
-    """Run a step's text on a remainder of `bits` bits in place of the master copy."""
+    """Run a step's algorithm on a remainder of `bits` bits in place of the master copy."""
     ar, low = roles.parameter, roles.model.format
     assert low is not None
     master = with_steps(ar, low, bits, known["parameter"][0], known["extra"][0])
@@ -197,8 +197,8 @@ def record_step(
     Raises
     ------
     TypeError, ValueError
-        If the step is no straight line, computes with exact numbers, or lacks the feedback that the strategy
-        asks for.
+        If the step is not a straight line, computes with exact numbers, or lacks the feedback that the
+        strategy asks for.
     """
     check_addition(type(hyper), strategy)
     if isinstance(hyper, Staged):
@@ -244,7 +244,7 @@ class StepPrograms:
             except TypeError:
                 self.lasting = False
                 return self._record(roles, scalars, shape, gradient=gradient)
-            if len(self._programs) > 64:  # numbers without names are others at each step
+            if len(self._programs) > 64:  # numbers without names differ from step to step
                 del self._programs[next(iter(self._programs))]
         return self._programs[key]
 
@@ -313,14 +313,14 @@ class CompiledStep:
     def bound_loops(
         self, roles: Roles, scalars: Any, gradient: Array, shape: tuple[int, ...], count: int, ahead: int
     ) -> dict[int, BoundStage]:
-        """Return the loops of step number `count` of a tensor, without stages that are not to run as loops.
+        """Return the loops of step number `count` of a tensor; stages that do not run as loops are left out.
 
         Parameters
         ----------
         roles, scalars
             The arithmetics and the scalars of the step.
         gradient : array
-            An array like the gradient.
+            An array with the dtype of the gradient.
         shape : tuple of int
             The shape of the tensor. A step that is a straight line takes a vector of any tensors.
         count, ahead : int

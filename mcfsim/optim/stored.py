@@ -22,7 +22,7 @@ _AT_RANDOM = Rounding(Mode.STOCHASTIC, random_bits=RANDOM_BITS)
 class Reach(StrEnum):
     """The number that a grid's largest integer Q stands for; a tensor's scale is ``s = RN(Q / RN(reach))``.
 
-    ``max``: the largest weight before the step, as in the code of Zhao et al. It is no magnitude: if no
+    ``max``: the largest weight before the step, as in the code of Zhao et al. This is not a magnitude: if no
     weight is positive, s is negative or infinite. ``absmax``: the largest magnitude before the step.
     ``absmean``: the mean magnitude of the numbers that are put on the grid, at least 1e-5; their sum is
     exact, and their mean is rounded once. ``fixed``: the reach at the start.
@@ -62,7 +62,7 @@ class WeightGrid:
     Raises
     ------
     TypeError
-        If the integers are no grid.
+        If the integers are not a grid.
     ValueError
         If a name is unknown, the integers have fraction bits, or `start` is ``fixed``.
     """
@@ -76,7 +76,7 @@ class WeightGrid:
         if isinstance(self.integers, str):
             object.__setattr__(self, "integers", grid(self.integers))
         if not isinstance(self.integers, Grid):
-            raise TypeError(f"weights lie on integers, as 'int8' or 'ternary', not on {self.integers!r}")
+            raise TypeError(f"weights lie on integers, such as 'int8' or 'ternary', not on {self.integers!r}")
         if self.integers.fraction_bits:
             raise ValueError(f"weights lie on integers, and {self.integers} has fractions of them")
         for label in ("reach", "start"):
@@ -164,7 +164,7 @@ class Stored:
     Raises
     ------
     TypeError
-        If a number is no int, the rounding is no name, or `shared` is no bool.
+        If a number is not an int, the rounding is not a name, or `shared` is not a bool.
     ValueError
         If the format or the rounding is unknown, a number is out of range, nothing is stored, random bits or
         their rule are given without stochastic rounding, or the format does not hold a grid.
@@ -199,12 +199,12 @@ class Stored:
                 object.__setattr__(self, "scaled", get_scaled_format(self.scaled))
                 _check_moments(self.scaled)
             if self.format is None or self.components != 1:
-                raise ValueError(f"{self.scaled} keeps one number of a format an element")
+                raise ValueError(f"{self.scaled} keeps one number of a format per element")
         if self.grid is not None:
             if not isinstance(self.grid, WeightGrid):
                 object.__setattr__(self, "grid", WeightGrid(self.grid))
             if self.format is None or self.components != 1:
-                raise ValueError(f"weights on {self.grid.integers} are one number of a format an element")
+                raise ValueError(f"weights on {self.grid.integers} are one number of a format per element")
             if not is_open(self.format):
                 self.grid.check_in(self.format)
 
@@ -214,7 +214,7 @@ class Stored:
         if given and not self.draws:
             names = " and ".join(given)
             raise ValueError(
-                f"{names}: only rounding 'stochastic' of its own has them, not {self.rounding!s}"
+                f"{names}: only a rounding of its own that is 'stochastic' has them, not {self.rounding!s}"
             )
         found = Rounding(Mode.STOCHASTIC, **given)  # type: ignore[arg-type]  # which checks them
         if self.rule is not None:
@@ -264,7 +264,7 @@ def check_shared(name: str, parameter: Stored, master: Stored) -> None:
     if parameter.rounding not in (Mode.NEAREST_AWAY, Mode.TOWARD_ZERO):
         raise ValueError(
             f"{name}: a parameter that shares bits with its master copy rounds nearest_away or toward_zero, "
-            f"which change these bits by one or not at all; not {parameter.rounding!s}"
+            f"which change these bits by one or not at all, not {parameter.rounding!s}"
         )
     low = parameter.format
     if low is None or is_open(low) or is_open(master.format):
@@ -273,7 +273,7 @@ def check_shared(name: str, parameter: Stored, master: Stored) -> None:
     if master.format != FLOAT32 or not leading or low.precision >= FLOAT32.precision:
         raise UnsupportedFormatError(
             f"{name}: the codes of {low} are not the leading bits of those of {master.format}; a master copy "
-            "in float32 shares bits with a parameter of 8 exponent bits, as bfloat16"
+            "in float32 shares bits with a parameter of 8 exponent bits, such as bfloat16"
         )
 
 
@@ -285,13 +285,13 @@ def check_remainder(name: str, parameter: Stored, master: Stored) -> None:
     ValueError
         If it also shares bits with the parameter, or the parameter's own rounding is not to nearest.
     UnsupportedFormatError
-        If the formats are settled, but are no floats, or not float32 and a lower format.
+        If the formats are settled, but are not floats, or not float32 and a lower format.
     """
     if master.shared:
         raise ValueError(f"{name}: a master copy shares bits with the parameter or has a remainder, not both")
     if parameter.rounding is not None and parameter.rounding not in NEAREST:
         raise ValueError(
-            f"{name}: a remainder reaches half an ulp of a parameter, which rounds to nearest, not "
+            f"{name}: a remainder reaches half an ulp of the parameter, which must round to nearest, not "
             f"{parameter.rounding!s}"
         )
     low = parameter.format
@@ -301,6 +301,6 @@ def check_remainder(name: str, parameter: Stored, master: Stored) -> None:
     within = low.precision < FLOAT32.precision and low.emin >= FLOAT32.emin and low.emax <= FLOAT32.emax
     if master.format != FLOAT32 or not (floating and within):
         raise UnsupportedFormatError(
-            f"{name}: a remainder is what a float with sign and zero, lower than float32, leaves of a master "
-            f"copy in float32; not {low} of {master.format}"
+            f"{name}: a remainder needs a parameter in a float format lower than float32, with sign and "
+            f"zero, and a master copy in float32; not {low} and {master.format}"
         )

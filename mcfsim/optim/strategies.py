@@ -65,9 +65,9 @@ def _beside_master(name: str, parameter: Stored = ONE_LOW, **changes: Any) -> St
     return Strategy(name, parameter=parameter, **tensors, addition=Addition.MASTER)
 
 
-#: How moments that steps compute in binary32 are kept in 8 bits, m and v, by a name that strategies compose.
-#: By a table, with a scale for each block: Dettmers et al., ICLR 2022, as in torchao; in groups of 128 float8
-#: numbers: Xi et al., ICLR 2025 (COAT), without and with its expansion of the range.
+#: How m and v, which steps compute in binary32, are kept in 8 bits, by the name that a composed strategy has
+#: after its "+". By a table, with a scale for each block: Dettmers et al., ICLR 2022, as in torchao; in
+#: groups of 128 float8 numbers: Xi et al., ICLR 2025 (COAT), without and with its expansion of the range.
 MOMENTS: Mapping[str, tuple[ScaledFormat | Quantiser, ScaledFormat | Quantiser]] = MappingProxyType(
     {
         "fp8": (FLOAT8_GROUPS, FLOAT8_GROUPS),
@@ -136,13 +136,13 @@ GRID_STRATEGIES: Mapping[str, Strategy] = _declared(
 
 
 def strategy(name: str | Strategy, low: Format | str = "bfloat16") -> Strategy:
-    """Return a strategy, by name or as declared, with its low format put in.
+    """Return a strategy, by name or as declared, with its low format filled in.
 
     Parameters
     ----------
     name : str or Strategy
-        A name of `STRATEGIES` or `GRID_STRATEGIES`; or such a name with that of `MOMENTS`, as
-        ``"kahan+int8"``, which keeps its moments so; or a declaration of your own.
+        A name of `STRATEGIES` or `GRID_STRATEGIES`; or such a name, "+" and a name of `MOMENTS`, which says
+        how moments are kept, such as ``"kahan+int8"``; or a declaration of your own.
     low : Format or str, optional
         The low format.
 
@@ -187,7 +187,7 @@ def _composed(name: str, known: Mapping[str, Strategy]) -> Strategy:
     own = [label for label in SLOTS if (x := base.tensors[label]) != ONE_LOW and x != Stored(FLOAT32)]
     if own:
         raise ValueError(
-            f"strategy {first!r} has its own way to keep {' and '.join(own)}; moments in 8 bits take the "
-            "place of one number a parameter, in the low format or float32, that rounds as the run does"
+            f"strategy {first!r} has its own way to keep {' and '.join(own)}; moments in 8 bits can replace "
+            "only one number per parameter, in the low format or float32, that rounds as the run does"
         )
     return _with_moments(base, kept, name)

@@ -79,7 +79,7 @@ class Roles(NamedTuple):
 
 
 def draws(strategy: Strategy, roles: Roles) -> bool:
-    """Return whether steps draw random words, which those of the first 2**32 numbers have."""
+    """Return whether steps draw random words, which only the first 2**32 steps have."""
     # A grid draws by itself.
     return strategy.draws or any(ar.rounding is not None and ar.rounding.stochastic for ar in roles)
 
@@ -217,7 +217,7 @@ class Strategy:
             if item.components > 1:
                 check_components(item.format)
         if extra is not None and extra.components != 1:
-            yield f"extra holds one number an element, not {extra.components}"
+            yield f"extra holds one number per element, not {extra.components}"
         if extra and addition is Addition.KAHAN and extra.format != self.parameter.format:
             low = self.parameter.format
             yield f"a compensation is in the parameter's format, {low}, not in {extra.format}"
@@ -247,7 +247,7 @@ class Strategy:
         if addition is Addition.FEEDBACK and self.m.components != 1:
             yield "errors are fed back into an m of one component"
         if self.beta2_components not in (1, self.v.components):
-            yield f"beta2 of {self.beta2_components} components multiplies no v of {self.v.components}"
+            yield f"beta2 of {self.beta2_components} components cannot multiply a v of {self.v.components}"
 
     @property
     def tensors(self) -> dict[str, Stored]:
@@ -265,7 +265,7 @@ class Strategy:
         Parameters
         ----------
         shares : mapping of str to Fraction or int
-            How many numbers each slot keeps per parameter; none that is left out.
+            How many numbers each slot keeps per parameter; a slot that is left out keeps none.
         """
         total = Fraction(0)
         for label in self.tensors:
@@ -335,13 +335,13 @@ class Strategy:
         others = (policy.overflow, policy.underflow) != (Overflow.IEEE, Underflow.GRADUAL)
         if self.extra and self.extra.shared and others:
             raise ValueError(
-                f"{self.name}: the parameter is made of its master copy's bits by overflow 'ieee' and "
-                f"underflow 'gradual' alone, not {policy.overflow!s} and {policy.underflow!s}"
+                f"{self.name}: the parameter shares bits with its master copy only under overflow 'ieee' and "
+                f"underflow 'gradual', not {policy.overflow!s} and {policy.underflow!s}"
             )
         if self.extra and self.extra.remainder and policy.underflow is not Underflow.GRADUAL:
             raise ValueError(
-                f"{self.name}: a remainder reaches half an ulp, and flushed numbers lie further off; it "
-                f"takes underflow 'gradual' alone, not {policy.underflow!s}"
+                f"{self.name}: a remainder reaches half an ulp, and flushed numbers lie further off; "
+                f"underflow must be 'gradual', not {policy.underflow!s}"
             )
         master = self.extra if self.addition is Addition.MASTER and self.extra else self.parameter
         rounded = self.parameter
@@ -374,7 +374,7 @@ def warn_of_vanishing(ar: Arithmetic, scalars: Mapping[str, float]) -> bool:
     found = {name: scalar for name, scalar in scalars.items() if _vanishes(ar, scalar)}
     for name, scalar in found.items():
         effect = (
-            "where v is zero, a step is 0 / 0" if name == "epsilon" else "its products with 1 and less are 0"
+            "where v is zero, a step is 0 / 0" if name == "epsilon" else "its products with 1 or less are 0"
         )
         warnings.warn(
             f"{name} = {scalar:.6g} is zero in {ar.format}, whose smallest positive number is "

@@ -68,7 +68,7 @@ def inner(ar: Arithmetic) -> Arithmetic:
 
 
 def stored(ar: Arithmetic, x: Value) -> Value:
-    """Return a number of the inner arithmetic as it is read again after `ar` has stored it, rounded."""
+    """Return a number of the inner arithmetic as it reads after `ar` has rounded and stored it."""
     wide = inner(ar)
     return converted(wide, converted(ar, x, wide), ar)
 
@@ -86,7 +86,7 @@ def let_in(ar: Arithmetic) -> Callable[[float], float]:
 
 
 def lerp_factors(weight: float) -> tuple[float, float]:
-    """Return near and far of a weight, as `TorchAdamWScalars` describes them; the other one is zero."""
+    """Return near and far for a weight, as `TorchAdamWScalars` describes them; one of the two is zero."""
     return (weight, 0.0) if weight < 0.5 else (0.0, weight - 1.0)
 
 

@@ -28,7 +28,7 @@ LANES = 32
 class TorchNewtonSchulz(NewtonSchulz):
     """The iteration of `torch.optim.Muon` in bfloat16, with its sums on a CPU.
 
-    For these see `mcfsim.kernels.torch_products`. The parameters are those of `NewtonSchulz`; iterate,
+    For the sums see `mcfsim.kernels.torch_products`. The parameters are those of `NewtonSchulz`; iterate,
     components, accumulator, fused, margin and added must be PyTorch's.
     """
 
@@ -37,7 +37,7 @@ class TorchNewtonSchulz(NewtonSchulz):
         usual = NewtonSchulz()
         for name in ("iterate", "components", "accumulator", "fused", "margin", "added"):
             if getattr(self, name) != getattr(usual, name):
-                raise ValueError(f"{name} is that of torch.optim.Muon; NewtonSchulz has others")
+                raise ValueError(f"{name} must be that of torch.optim.Muon; NewtonSchulz takes others")
         single = tuple(tuple(float(round_to(x, FLOAT32)) for x in triple) for triple in self.iterations)
         object.__setattr__(self, "coefficients", single)
 
@@ -106,11 +106,11 @@ class TorchMuonScalars(NamedTuple):
 
 @dataclass(frozen=True)
 class Vectorised(Gathered):
-    """Where PyTorch adds by vectors: 1; and -1 for what is left at the end, and throughout tall matrices."""
+    """1 where PyTorch adds by whole vectors; -1 for the rest at the end, and in stacks and tall matrices."""
 
     @property
     def what(self) -> str:
-        """A description."""
+        """A description of the numbers."""
         return "1 where PyTorch adds by whole vectors, otherwise -1"
 
     def taken(self, ar: Arithmetic, x: NDArray[Any], target: Shape) -> NDArray[Any]:
@@ -128,7 +128,7 @@ class Vectorised(Gathered):
 class TorchMuon(Muon):
     """Hyperparameters of Muon with the rounding points of `torch.optim.Muon` of PyTorch 2.13 on a CPU.
 
-    They are those of `Muon`; `averaged` and the iteration's formats are PyTorch's. Tensors that are no
+    They are those of `Muon`; `averaged` and the iteration's formats are PyTorch's. Tensors that are not
     matrices, which PyTorch refuses, move by `TorchAdamW`.
     """
 
@@ -141,7 +141,7 @@ class TorchMuon(Muon):
 
     @property
     def beside(self) -> TorchAdamW:
-        """The optimizer of tensors that are no matrices."""
+        """The optimizer of tensors that are not matrices."""
         return TorchAdamW(self.beta1, self.beta2, self.epsilon, self.weight_decay)
 
     def scalars(self, roles: Roles, strategy: Strategy, step: int, rate: float, *, decayed: bool) -> Any:
@@ -205,7 +205,7 @@ def torch_ahead(roles: Roles, strategy: Strategy, known: Known, scalars: Any) ->
 
 
 def torch_turned(roles: Roles, strategy: Strategy, known: Known, scalars: Any) -> dict[str, Any]:
-    """Move a matrix as ``mul_`` and ``add_`` do: the decay apart, and the update by the rate, rounded.
+    """Move a matrix as ``mul_`` and ``add_`` do: first the decay, then the update times the rounded rate.
 
     Where PyTorch adds by whole vectors, ``theta = RN(R32(theta' - l O))``; elsewhere, in a low format, it is
     ``RN(R32(theta' - RN(R32(l O))))``. l is the rate in the format of theta.
@@ -233,5 +233,5 @@ def torch_turned(roles: Roles, strategy: Strategy, known: Known, scalars: Any) -
     return {"parameter": parameter, "extra": extra, "update": update}
 
 
-#: The step of tensors that are no matrices.
+#: The step of tensors that are not matrices.
 TORCH_BESIDE = straight(torchadamw)

@@ -143,10 +143,10 @@ def check_gradient(gradient: Any, size: int, fmt: Format | None, *, packed: bool
     Raises
     ------
     TypeError
-        If it is no array, a masked one, or one of codes of another dtype, of other integers, or of anything
-        else than floats of at most 64 bits; exact numbers are allowed if the gradient has no format.
+        If it is not an array, is masked, holds codes of another dtype or other integers, or holds anything
+        but floats of at most 64 bits; exact numbers are allowed if the gradient has no format.
     ValueError
-        If its shape is another one, or an element is no code.
+        If its shape differs, or an element is not a code.
     """
     if not isinstance(gradient, np.ndarray) or is_masked(gradient):
         raise TypeError(f"the gradient must be an array, as `receive` returns it, not {gradient!r:.60}")
@@ -178,9 +178,9 @@ def read(x: Vector, fmt: Format | None) -> Array:
 
 @lru_cache(maxsize=64)
 def _upper(fmt: Format) -> tuple[Any, Any, Any, int]:
-    """Return carrier, its unsigned dtype, the bits that codes lack as its upper bits, and the code of NaN.
+    """Return the carrier, its unsigned dtype, how many bits codes, its upper bits, lack, and NaN's code.
 
-    The unsigned dtype is None if codes are no upper bits.
+    The unsigned dtype is None if codes are not the upper bits of carrier numbers.
     """
     carrier, codes = carrier_of(fmt), codes_by_kind(fmt)
     cut = codes.cuts[carrier] if isinstance(codes, FloatCodes) else 0
@@ -221,7 +221,7 @@ def requantize(x: Array, tensors: Iterable[slice], kept: ScaledFormat | Quantise
     fmt : Format
         The format into which the quantised numbers are rounded, to nearest even.
     """
-    # Work on some whole blocks at a time, unless they depend on the rest of the tensor.
+    # Work on a few whole blocks at a time, unless they depend on the rest of the tensor.
     size = max(1, len(x))
     if isinstance(kept.block, int) and (isinstance(kept, Quantiser) or kept.tensor_scale is None):
         size = max(1, BLOCK // kept.block) * kept.block
@@ -298,13 +298,13 @@ def filling(
 ) -> Callable[[slice], None]:
     """Return a function that runs a loop on a block of vectors, each with its format.
 
-    The vectors asked for may be vectors given. For random words, the first element of the vectors has number
-    `first`. Some loops must not write where they read (`BoundLoop.in_place`). A loop knows the codes of
-    some formats only, or of none if it runs by NumPy: then numbers are read and written outside the loop. A
-    result without a vector is dropped.
+    The vectors that results are written to may be among those that are read. For random words, the first
+    element of the vectors has number `first`. Some loops must not write where they read
+    (`BoundLoop.in_place`). A loop knows the codes of some formats only, or of none if it runs by NumPy: then
+    numbers are read and written outside the loop. A result without a vector is dropped.
     """
     read_from = set() if bound_loop.in_place else {id(x) for x, _ in given}
-    # What is the same for all blocks: a step has hundreds, each of some hundred microseconds.
+    # What is the same for all blocks is done once: a step has hundreds, each of a few hundred microseconds.
     sources: list[tuple[Any, Format | None, np.dtype[Any], bool]] = [
         (x, fmt, dtype, isinstance(x, np.ndarray) and x.dtype == dtype and x.flags.c_contiguous)
         for (x, fmt), dtype in zip(given, bound_loop.operands, strict=True)
@@ -334,9 +334,9 @@ def _is_filled(x: Any, dtype: np.dtype[Any]) -> bool:
 
 
 def apart(x: Array, vectors: Iterable[Any]) -> Array:
-    """Return a vector that a step reads while it writes others: a copy if it lies across one of these.
+    """Return a vector that a step reads while it writes others: a copy if it partly overlaps one of these.
 
-    In the very place of one it may stay, since each element is read before it is written.
+    It may occupy exactly the memory of one, since each element is read before it is written.
     """
     for y in vectors:
         written = getattr(y, "leading", y)

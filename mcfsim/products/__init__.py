@@ -1,8 +1,8 @@
 """Sums of products: dot and matrix products, by an accumulator or a matrix unit (tensor core).
 
 `units` are data, `unit_lines` says what a unit does with a group of products, `unit_products` handles its
-operands and groups, `unit_bounds` has its proved bounds. `accumulator` is a model with one rounding a block.
-Imports `scaled` and below. Begin with `matrix_products`.
+operands and groups, `unit_bounds` has its proved bounds. `accumulator` is a model with one rounding per
+block. Imports `scaled` and below. Begin with `matrix_products`.
 """
 
 from mcfsim.products.accumulator import Accumulator, Order, Products

@@ -68,7 +68,7 @@ class Accumulator:
     Raises
     ------
     TypeError
-        If `block` or `lanes` is no int.
+        If `block` or `lanes` is not an int.
     ValueError
         If a name is unknown, a number is out of range, ``pairwise`` has more than one lane, or operands are
         to be flushed: their own formats are not stated, so it is unknown which of them are small.
@@ -122,7 +122,7 @@ class Accumulator:
         Raises
         ------
         TypeError
-            If `length` is no int.
+            If `length` is not an int.
         ValueError
             If `length` is negative.
         """

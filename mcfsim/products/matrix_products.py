@@ -30,7 +30,7 @@ def matmul(
     split_k: int = 1,
     threads: int = 1,
 ) -> Any:
-    """Return matrix products, ``a @ b`` or ``c + a @ b``, bit by bit as an accumulator or a unit does it.
+    """Return matrix products, ``a @ b`` or ``c + a @ b``, bit for bit as an accumulator or a unit does it.
 
     Parameters
     ----------
@@ -38,8 +38,8 @@ def matmul(
         Numbers in arrays of a NumPy or ml_dtypes floating or integer dtype. Shapes combine as in
         `numpy.matmul`: stacks ``(..., m, k)`` and ``(..., k, n)`` broadcast; a vector is a row on the left
         and a column on the right. An accumulator takes float32 numbers of any formats, or float64 numbers of
-        magnitude within 2**+-450. A unit takes numbers of an input format: of the one that the dtype names,
-        if the unit has it, else of its first. A unit with scales takes `Scaled` operands in blocks along the
+        magnitude within 2**+-450. A unit takes numbers of one of its input formats: the one that the dtype
+        names, or else the first one. A unit with scales takes `Scaled` operands in blocks along the
         contracted axis.
     accumulator : Accumulator, optional
         How products are summed; either this or `unit`.
@@ -91,8 +91,8 @@ def matmul(
     Raises
     ------
     TypeError
-        If an operand is no array of real numbers, is scaled and should not be or the reverse, or neither or
-        both of `accumulator` and `unit` are given.
+        If an operand is not an array of real numbers, is scaled and should not be or the reverse, or if
+        neither or both of `accumulator` and `unit` are given.
     ValueError
         If shapes do not match, a number is out of range or of no format of the unit, random words are
         missing, or an option is for the other way to sum.

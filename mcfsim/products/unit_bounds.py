@@ -17,7 +17,7 @@ def _aligned(spec: Unit | str) -> tuple[Unit, int]:
     unit = get_unit(spec)
     if unit.sums is not UnitSums.ALIGNED or unit.scales:
         kind = "scaled" if unit.scales else str(unit.sums)
-        raise ValueError(f"{unit} is {kind}: bounds are of {UnitSums.ALIGNED!s} sums without scales")
+        raise ValueError(f"{unit} is {kind}: bounds are proved of {UnitSums.ALIGNED!s} sums without scales")
     assert unit.fraction_bits is not None
     return unit, unit.fraction_bits
 
@@ -54,16 +54,16 @@ def error_bound(
     Raises
     ------
     TypeError
-        If a number is no int.
+        If a number is not an int.
     ValueError
         If a number is out of range, or nothing is proved of the unit.
 
     Notes
     -----
-    It assumes that nothing is NaN or infinite or overflows, that no result but zero is subnormal, and that
-    in each group the largest exponent is that of a term which is not zero. With FP16, FP8 and smaller inputs,
-    and float32 or 14 bits as the output, only overflow and an addend below 2^-100 can violate that. If the
-    unit cuts off lower bits of operands, the bound is for the operands without them.
+    The bound assumes that nothing is NaN or infinite or overflows, that no result but zero is subnormal, and
+    that in each group the largest exponent is that of a term which is not zero. With FP16, FP8 and smaller
+    inputs, and float32 or 14 bits as the output, only overflow and an addend below 2^-100 can violate that.
+    If the unit cuts off lower bits of operands, the bound is for the operands without them.
 
     In a group let E be the largest exponent, ``q = 2**(E - fraction_bits)`` and L the number of terms with
     bits below q. Each loses less than q. The rest is a multiple of q, so that cutting it to the output loses
@@ -71,7 +71,7 @@ def error_bound(
     ``|D - sum| <= L q + max(0, ulp(D) - q)``. With rounding to nearest, the last part is ``ulp / 2``. A term
     with the exponent E has no bit below q where fraction_bits allow it: then L is at most the number of the
     others. Both q and ulp(D) are small beside M, the sum of magnitudes: ``2**E <= M`` and ``|D| <= M``.
-    Errors of groups add up; with c, or what is carried, among the terms, cut sums never exceed M.
+    Errors of groups add up. With c, or the carried sum, among the terms, cut sums never exceed M.
 
     Examples
     --------

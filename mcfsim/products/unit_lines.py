@@ -47,7 +47,7 @@ def _power(x: Value, emin: int, unit: Unit | None = None) -> Value:
 def operand_line(unit: Unit, fmt: Format, of_scale: Format | None) -> tuple[Line, tuple[Value, ...]]:
     """Return the line that prepares a number ``x`` of an operand, and its results: the number and its power.
 
-    With a format of scales it takes a ``scale``, too. Other sums than aligned ones need no power.
+    With a format of scales it takes a ``scale``, too. Sums that are not aligned need no power.
     """
     line = Line()
     x = line.input("x", F64)
@@ -123,7 +123,7 @@ def _floored(unit: Unit, left: list[Value], right: list[Value], carried: Value) 
     products, powers = _products(unit, left, right)
     c, of_c = _carried(carried, unit)
     plain = _combined(products, add) + c  # for NaN and infinity alone
-    # Such a product is infinite, and any sum with it.
+    # A product of 2^128 or more is infinite, and so is any sum with it.
     terms = [(abs(x) < 2.0**128).select(x, x * INFINITY) for x in products]
     bits = _bits(unit)
     most = _combined(powers, _greater)
@@ -221,11 +221,11 @@ def _cut_sum(terms: list[Value], power: Value, bits: int) -> tuple[Value, Value]
 
 
 def _cut(x: Value) -> Value:
-    """Return a number of at most 24 bits and below 2^51, cut to an integer; the sign of a zero is any.
+    """Return a number of at most 24 bits and below 2^51, cut to an integer; the sign of a zero is arbitrary.
 
-    From a magnitude ``n + f`` a little less than a half is subtracted, and the rest rounded to nearest. As
-    ``f <= 1 - 2^-24``, the rest rounds to n. If n has more than 24 bits, binary64 may not hold the rest, and
-    rounds it to a tie at the least: then n is even.
+    A little less than a half is subtracted from the magnitude ``n + f``, and the difference is rounded to
+    nearest. Since ``f <= 1 - 2^-24``, it rounds to n. If n has more than 24 bits, binary64 may not hold the
+    difference, and rounds it to no less than a tie; then n is even.
     """
     toward = ((x.bits() & -(2**63)) | x.like(_NEARLY_HALF).bits()).as_number()
     return (x - toward + _WHOLE) - _WHOLE

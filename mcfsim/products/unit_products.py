@@ -1,4 +1,4 @@
-"""Matrix products by a matrix unit: its operands, looked at and prepared, and the order of its groups."""
+"""Matrix products by a matrix unit: the operands, checked and prepared, and the order of the groups."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from mcfsim.scaled import Scaled
 Array = NDArray[Any]
 Index = Any
 
-#: Rows and columns of the result that are computed at a time, and dot products.
+#: How many rows and columns of the result, or how many dot products, are computed at a time.
 _ROWS, _COLUMNS, _DOTS = 256, 128, 1 << 12
 #: Bits of a binary32 number that TF32 lacks.
 _CUT_BITS = 0x1FFF
@@ -76,7 +76,7 @@ class UnitProducts:
     split_k : int
         Parts of the contracted axis.
     contraction : object, optional
-        Does what a `Contraction` does, elsewhere.
+        An object that does what a `Contraction` does, for example on another device.
     tile : tuple of int, optional
         Rows and columns of the result that are computed at a time.
     """
@@ -98,7 +98,7 @@ class UnitProducts:
 
     # -- operands -----------------------------------------------------------------------------------------
     def operand(self, x: ArrayLike | Scaled, label: str, axis: int) -> UnitOperand:
-        """Return an operand whose contracted axis, counted from the end, is given; a vector has but one."""
+        """Return an operand whose contracted axis, counted from the end, is given; a vector has only one."""
         unit = self.unit
         if isinstance(x, Scaled):
             return self._scaled(x, label, axis)
@@ -172,7 +172,7 @@ class UnitProducts:
 
     def _refuse(self, array: Array, wrong: Array, fmt: Format, label: str) -> None:
         index = tuple(int(i) for i in np.argwhere(wrong)[0])
-        # Operands to be cut are read as binary32; blocks state their format; an own format has no dtype.
+        # Operands to be cut are read as binary32; blocks state their format; a custom format has no dtype.
         own = label != "c" and not self.unit.cut and not self.unit.scales
         others = [x for x in map(str, self.unit.inputs) if own and x != str(fmt) and x in FORMATS]
         also = f"; arrays of dtype {' or '.join(others)} are taken, too" if others else ""
@@ -226,7 +226,7 @@ class UnitProducts:
         scales = [x for x in (a.tensor_scale, b.tensor_scale) if x is not None]
         if scales and c is not None:
             raise ValueError(
-                "c cannot join products of tensors with scales of their own, which come last: add it"
+                "c cannot join products of tensors with scales, which are applied last: add it to the result"
             )
         m, n, groups = a.shape[-2], b.shape[-1], self._groups(a)
         left, right = self._packed(a), self._packed(b.turned()).swapaxes(-1, -2)

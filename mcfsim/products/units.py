@@ -12,11 +12,11 @@ from mcfsim.checks import check_int, chosen, hint
 from mcfsim.formats import FORMATS, Format, Specials, get_format
 from mcfsim.rounding import Mode
 
-#: The most bits of an input's significand: products of two, cut by a sum of binary64, then stay exact.
+#: The most bits of an input's significand, so that a sum of binary64 cuts products of two exactly.
 _MOST_BITS = 12
 #: The most bits of an aligned sum in binary64.
 _SUM_BITS = 50
-#: Products of binary32's range have no exponent below minus this.
+#: Products of binary32 numbers have no exponent below minus this; that of a subnormal number is -126.
 _MOST_BELOW = 252
 
 
@@ -28,9 +28,9 @@ class UnitSums(StrEnum):
     ``2**(E - fraction_bits)``; their sum is exact, and rounded once. Scales of blocks join the exponents.
     ``aligned_sums``: as ``aligned``, with other terms: exact sums of 16 products, times the significands of
     both scales; the exponent of such a term is that of the scales alone.
-    ``floored``: products are cut and summed as ``aligned``, without C. Let E now be the largest exponent with
-    C. The sum is rounded down to a multiple of ``2**(E - fraction_bits - 7)``, and C to one of ``2**(E -
-    fraction_bits)``; their sum is rounded once. A product of 2**128 or more is infinite.
+    ``floored``: products are cut and summed as ``aligned``, without C. Let E now be the largest exponent,
+    that of C included. The sum is rounded down to a multiple of ``2**(E - fraction_bits - 7)``, and C to one
+    of ``2**(E - fraction_bits)``; their sum is rounded once. A product of 2**128 or more is infinite.
     ``floored_halves``: the same, with one sum of the products at even places and one of those at odd
     places, so k is at least 2; both are rounded down to the larger one's ``2**(E - fraction_bits)`` and
     added. A C more than ``fraction_bits + 1`` binades below E is left out.
@@ -69,8 +69,7 @@ class Unit:
     name : str
         A label, ignored by comparison and hashing.
     inputs : Format or str or sequence of them
-        Formats that both operands may have, each its own. The first is that of arrays whose dtype names none
-        of them.
+        Formats of the operands, which may differ. Arrays whose dtype names none of them have the first one.
     k : int
         Products of a group.
     fraction_bits : int or None
@@ -85,12 +84,13 @@ class Unit:
     addend : Format or str, optional
         Format of C at the start; by default the output format.
     cut : bool, optional
-        Whether binary32 operands lose their last 13 bits, so that a NaN without others is infinite; for tf32.
+        Whether binary32 operands lose their last 13 bits, so that a NaN with no other bits set becomes
+        infinite; for tf32.
     flush : bool, optional
         Whether subnormal operands, addends and results become zeros.
     scales : sequence of Format or str, optional
-        Formats of the scales: with some, a unit takes `Scaled` operands. The significands of an input and of
-        a scale have at most 12 bits together, so that a product with both scales has 24.
+        Formats of the scales; a unit that has any takes `Scaled` operands. The significands of an input and
+        of a scale have at most 12 bits together, so that a product with both scales has 24.
     blocks : sequence of int, optional
         Lengths of blocks that share a scale.
     least_exponent : int or None, optional
@@ -100,7 +100,7 @@ class Unit:
     Raises
     ------
     TypeError
-        If a number is no int.
+        If a number is not an int.
     ValueError
         If a name is unknown, a number is out of range, or fields contradict each other.
 
@@ -158,7 +158,9 @@ class Unit:
         for block in self.blocks:
             check_int("blocks", block, 1)
             if self.k % block or (block % 16 and self.sums is UnitSums.ALIGNED_SUMS):
-                raise ValueError(f"blocks of {block} do not divide a group of {self.k}, or sums of 16 them")
+                raise ValueError(
+                    f"blocks of {block} do not divide a group of {self.k}, or hold no whole sums of 16"
+                )
         if self.sums.aligns:
             self._check_aligned()
         elif self.fraction_bits is not None:
@@ -168,12 +170,12 @@ class Unit:
         if self.sums is UnitSums.FLOORED_HALVES and self.k < 2:
             raise ValueError(f"k = {self.k}: {self.sums!s} sums have products at even and at odd places")
         if self.sums is UnitSums.PAIRWISE and self.k & (self.k - 1):
-            raise ValueError(f"k = {self.k}: {self.sums!s} sums are trees of a power of two of products")
+            raise ValueError(f"k = {self.k}: {self.sums!s} sums are trees, and need a power of two")
         if bool(self.scales) != bool(self.blocks) or (self.sums is UnitSums.ALIGNED_SUMS and not self.scales):
             raise ValueError(f"scales and blocks go together, and {UnitSums.ALIGNED_SUMS!s} sums need them")
         if self.flush and self.sums is not UnitSums.PAIRWISE:
             raise ValueError(
-                f"flush: {self.sums!s} sums keep subnormal numbers; pairwise ones alone can flush"
+                f"flush: {self.sums!s} sums keep subnormal numbers; only pairwise ones can flush"
             )
         if self.cut and set(self.inputs) != {FORMATS["tf32"]}:
             raise ValueError(f"cut: binary32 is cut to tf32, not to {', '.join(map(str, self.inputs))}")
@@ -213,7 +215,7 @@ class Unit:
         if self.sums is not UnitSums.ALIGNED or self.scales:
             kind = "scaled" if self.scales else str(self.sums)
             raise ValueError(
-                f"least_exponent is of {UnitSums.ALIGNED!s} sums without scales, not of {kind} ones"
+                f"least_exponent is for {UnitSums.ALIGNED!s} sums without scales, not for {kind} ones"
             )
 
     def _check_aligned(self) -> None:
@@ -227,7 +229,7 @@ class Unit:
         if self.rounding not in (Mode.TOWARD_ZERO, Mode.NEAREST_EVEN):
             raise ValueError(f"rounding {self.rounding!s}: a unit rounds toward_zero or to nearest_even")
         if self.sums is UnitSums.ALIGNED_SUMS and (_quanta(self.inputs) > 64 or self.k % 16):
-            raise ValueError(f"{self.sums!s} sums are of 16 numbers of 4 bits, and {self.k} of them")
+            raise ValueError(f"{self.sums!s} sums take 4-bit numbers in multiples of 16, not {self.k}")
         terms, each = self.k, 2 if self.sums is UnitSums.ALIGNED else 9
         each += 2 * any(fmt.precision > 1 for fmt in self.scales)
         if self.sums is UnitSums.ALIGNED_SUMS:  # of 16 products of at most 36, times significands below 2
@@ -256,9 +258,10 @@ class Unit:
         Raises
         ------
         TypeError
-            If a number is no int.
+            If a number is not an int.
         ValueError
-            If it is out of range or no multiple of `k`, or binary32 does not hold the unit's results.
+            If a number is out of range or not a multiple of `k`, or binary32 does not hold the unit's
+            results.
         """
         check_int("split_k", split_k, 1)
         if promote_every is not None:
@@ -303,7 +306,7 @@ def _unit(name: str, inputs: Any, k: int, bits: int | None, output: Any = "float
 def _nvidia(
     name: str, bits: int, groups: Mapping[str, int], fp8: tuple[int, int, Any] | None = None, **fields: Any
 ) -> Iterator[Unit]:
-    """Return the units of an architecture, by its products of a group for each input."""
+    """Return the units of an architecture, given how many products a group has for each input."""
     for kind, k in groups.items():
         yield _unit(f"{name}_{kind}", kind, k, bits, cut=kind == "tf32", **fields)
         if kind == "fp16":

@@ -118,10 +118,11 @@ def signs_in(product: ProductRecipe, words: RandomWords | None) -> RandomWords |
 def by_unit(a: Entered, b: Entered, product: ProductRecipe, multiply: Callable[..., Any] = matmul) -> Single:
     """Return ``a b'`` as a matrix unit computes it.
 
-    A unit with scales takes elements and scales. Another one multiplies elements. Then scales that a tensor
-    or a row shares multiply the result, their own product rounded to binary32 first. Scales of blocks
-    multiply the sum of each block, which starts from zero: it is added to those before by a fused
-    multiply-add in binary32, as DeepGEMM does. Second scales, of tensors, come last, by their product, too.
+    A unit with scales takes elements and scales. A unit without them multiplies elements. Scales of tensors
+    or rows then multiply the result; the product of both is rounded to binary32 first. With scales of blocks,
+    the sum of each block starts from zero, and a fused multiply-add in binary32 adds it, times the product of
+    its scales, to the blocks before, as in DeepGEMM. Second scales, those of tensors, come last, also by
+    their product.
 
     `ProductRecipe` checks that a unit goes with the operands. `multiply` does what `mcfsim.matmul` does.
     """
@@ -200,7 +201,7 @@ def _single(x: Any) -> Single:
         return np.asarray(x).astype(np.float32, copy=False)
 
 
-#: How many operations of random words an operand can take: its elements', and its scales'.
+#: How many operations an operand can draw random words for: those of its elements, and of its scales.
 _EACH = 4
 #: The numbers of the operands of the three products, left and right; after them come the products' signs.
 _PLACES = {"forward": 0, "dgrad": 2, "wgrad": 4}
@@ -237,7 +238,7 @@ class LinearLayer:
     ----------
     recipe : Recipe
     products : ProductMaker
-        What computes them.
+        The object that computes the products.
     words : RandomWords or None
         Random words of this layer at this step, for recipes that need some. Operands take their own.
     """
@@ -267,7 +268,7 @@ class LinearLayer:
         return self._gradient("wgrad", dy.T, x, taken.left, taken.right)
 
     def _gradient(self, name: str, dy: Any, other: Any, forward: Entered, wanted: Entered) -> Any:
-        """Return a gradient, of the shape of the tensor that is `wanted` as the forward product took it."""
+        """Return the gradient of the tensor that `wanted` holds as the forward product took it."""
         product, own = self.recipe.products[name], self.recipe.forward
         through = product.right.source is OperandSource.FORWARD
         right = forward.values if through else other
@@ -319,29 +320,29 @@ def linear(
     y : array of float32, shape (tokens, outputs)
         Values of the output's format. A NaN or an infinity in a block makes what depends on the block NaN.
     backward : callable
-        Takes the gradient of y, and returns those of x and of the weight, which must not change before.
+        Takes the gradient of y, and returns those of x and of the weight; neither may change before the call.
 
     Raises
     ------
     TypeError
-        If an operand is no array of real numbers, or `words` are no RandomWords.
+        If an operand is not an array of real numbers, or `words` are not RandomWords.
     ValueError
         If a name is unknown, shapes do not match, or random words are missing.
 
     Notes
     -----
     The left and the right operand of the forward product are numbers 0 and 1, of dgrad 2 and 3, of wgrad 4
-    and 5. Operand p takes the words of operation 4 p, counted from that of `words`: each element 16 bits,
-    those of its index in row-major order in the matrix that is quantised, the contracted axis last, filled up
-    and rotated. By the rule ``eden`` scales take them. The signs of the three products are the upper bits of
-    the 32-bit words of operations 24, 28 and 32; both operands of a product share them.
+    and 5. Operand p takes the words of operation 4 p, counted from that of `words`. Each element takes 16
+    bits, by its row-major index in the matrix that is quantised: padded, rotated, and with the contracted
+    axis last. Under the rule ``eden``, scales take the words instead. The signs of the three products are the
+    upper bits of the 32-bit words of operations 24, 28 and 32; both operands of a product share them.
 
     The expectations of dX and dW over these words, before they are rounded to the output, are products of two
     operands. One that is rounded stochastically counts as it was given; one that is rounded to nearest, or
     was taken by the forward product, counts as it entered. NVFP4 first clips quotients beyond 6, which occur
     if a scale was rounded down: by at most 1/17. With normally distributed gradients that takes .33 % of
     ``<x, x>``, so ``nvfp4`` and ``fp4-all`` are biased toward zero. ``quartet`` has room in its scales;
-    ``quartet2`` makes up for what it clips by its corrections.
+    ``quartet2`` makes up for clipping by its corrections.
 
     Examples
     --------

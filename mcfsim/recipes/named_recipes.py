@@ -43,7 +43,7 @@ _EDEN = OperandRecipe(SCALED["nvfp4_eden"])
 
 
 def _taken(operand: OperandRecipe) -> OperandRecipe:
-    """Return how an operand enters that is what the forward product took."""
+    """Return the recipe of an operand with what the forward product took as its source."""
     return replace(operand, source=OperandSource.FORWARD)
 
 
@@ -54,7 +54,7 @@ def _recipe(
     wgrad: ProductRecipe | None = None,
     **others: Any,
 ) -> Recipe:
-    """Return a recipe whose gradients of weights stay in binary32; a product not given is the one before."""
+    """Return a recipe with gradients of weights in binary32; a product not given is like the one before."""
     dgrad = dgrad or forward
     wgrad = replace(wgrad or dgrad, output=None)
     return Recipe(name, forward=forward, dgrad=dgrad, wgrad=wgrad, **others)
@@ -120,7 +120,7 @@ def get_recipe(spec: Recipe | str) -> Recipe:
     Raises
     ------
     TypeError
-        If it is neither.
+        If it is neither a recipe nor a name.
     ValueError
         If the name is unknown; the message lists the known ones.
     """
@@ -179,7 +179,7 @@ def _plain(x: Any) -> Any:
 
 
 def _is_named(x: Format | ScaledFormat) -> bool:
-    """Return whether an operand's format given by this name is this very format; comparison ignores names."""
+    """Return whether the name of an operand's format means this very format; comparison ignores names."""
     try:
         return format_of(x.name) == x
     except ValueError:

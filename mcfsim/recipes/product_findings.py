@@ -108,7 +108,7 @@ def audit_products(
     words: RandomWords | None = None,
     products: Sequence[str] | None = None,
 ) -> dict[tuple[str, str], OperandFinding]:
-    """Compute the products of a linear layer by a recipe, and compare them with those of what is given.
+    """Compute the products of a linear layer by a recipe, and compare them with those of the operands given.
 
     Parameters
     ----------
@@ -131,15 +131,15 @@ def audit_products(
     Raises
     ------
     TypeError
-        If an operand is no array of real numbers.
+        If an operand is not an array of real numbers.
     ValueError
         If a name is unknown, shapes do not match, random words are missing, or the gradient that a product
         needs is missing.
 
     Notes
     -----
-    The product that is compared with is made in binary64 of the numbers given in binary32, whose own products
-    binary64 holds; its error is that of some 2^-53 for each sum, beside 2^-9 for results in bfloat16.
+    The reference product is computed in binary64 from the binary32 numbers given, whose products of two are
+    exact there. Its sums err by about 2^-53 each, compared with 2^-9 for results in bfloat16.
 
     Examples
     --------
@@ -177,7 +177,7 @@ def audit_products(
 
 
 class _Observed(NumPyProducts):
-    """Products that keep how operands entered them: as they came, by which recipe, and as what."""
+    """Products that record each operand: as it was given, its recipe, and as it entered."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[Array, OperandRecipe, Entered]] = []

@@ -20,9 +20,9 @@ from mcfsim.scaled import SCALED, ScaledFormat, ScaleRule
 class OperandSource(StrEnum):
     """The tensor from which an operand is quantised.
 
-    ``given``: the tensor itself, in the precision in which it came. ``forward``: what the forward product
-    took for it, dequantised. Its gradient then passes through the forward quantisation: it is zero where that
-    clipped, and is rotated back where that rotated.
+    ``given``: the tensor itself, in the precision in which it came. ``forward``: its quantised form that the
+    forward product took, dequantised. The gradient then passes through the forward quantisation: it is zero
+    where that clipped, and is rotated back if that rotated.
     """
 
     GIVEN = "given"
@@ -67,12 +67,12 @@ class OperandRecipe:
     Parameters
     ----------
     format : ScaledFormat or Format or str or None, optional
-        Its format, with the rule of its scales; blocks lie along the contracted axis. A name like int8 is
-        that of integers without a scale; ``SCALED["int8"]`` has one. None: as it is, in binary32.
+        Its format, with the rule of its scales; blocks lie along the contracted axis. A name like int8 means
+        integers without a scale; ``SCALED["int8"]`` has one. None leaves the operand as it is, in binary32.
     rounding : str or Rounding, optional
         How elements are rounded. With the name of a mode, overflow saturates.
     source : {"given", "forward"}, optional
-        See `OperandSource`. Products of the backward pass alone can take ``forward``.
+        See `OperandSource`. Only products of the backward pass can take ``forward``.
 
     Raises
     ------
@@ -133,8 +133,8 @@ class ProductRecipe:
     signs : {"none", "fixed", "random"}, optional
         See `Signs`.
     unit : str or Unit or None, optional
-        The matrix unit that multiplies, see `mcfsim.matmul`. None: by a product in binary32, whose order of
-        summation is the machine's; quantisation is exact then, the sum is not stated.
+        The matrix unit that multiplies, see `mcfsim.matmul`. None: a product in binary32, whose order of
+        summation is the machine's; quantisation is then still bit-exact, but the sum is not specified.
     promote_every : int or None, optional
         After how many products a unit's partial sum is added in binary32. If operands have scales along the
         contracted axis that the unit does not take, it is the block's length, and partial sums are scaled.
@@ -337,9 +337,9 @@ def check_unit(unit: Unit, left: Kind, right: Kind, promote_every: int | None) -
     Raises
     ------
     ValueError
-        If a unit with scales takes no such blocks; if another one lacks numbers of the elements; if binary32
-        does not hold the scales; if blocks differ in length, or are no multiple of the unit's products; or if
-        partial sums are added elsewhere.
+        If a unit with scales takes no such blocks; if a unit without scales lacks numbers of the elements; if
+        binary32 does not hold the scales; if blocks differ in length, or are not a multiple of the unit's
+        products; or if partial sums are added elsewhere.
     UnsupportedFormatError
         If a unit takes several formats, and no dtype of an array names that of the elements.
     """

@@ -38,11 +38,11 @@ class BlockText(ScaledText):
 
     Notes
     -----
-    Where scales are no powers of two, quotients are computed in binary64 and rounded once more. Let x be a
-    number of 24 bits, s a divisor, and t a number where rounding changes: an element, a tie, or what a word
-    compares with. ``t s`` has at most 50 bits. Either ``x / s`` is t itself, or ``x - t s`` is a multiple of
-    the last bit of x or of ``t s``, and no less than 2^-50 of the larger one. Binary64 moves a quotient by
-    2^-53 of it at most, so no other quotient becomes t.
+    Where scales are not powers of two, quotients are computed in binary64 and rounded once more. Let x be a
+    number of 24 bits, s a divisor, and t a number where rounding changes: an element, a tie, or a number at
+    which a random word decides. ``t s`` has at most 50 bits. Either ``x / s`` is t itself, or ``x - t s`` is
+    a multiple of the last bit of x or of ``t s``, and no less than 2^-50 of the larger one. Binary64 moves a
+    quotient by 2^-53 of it at most, so no other quotient becomes t.
     """
 
     #: The scale alone.
@@ -151,7 +151,7 @@ def encoded(
     """Return elements, scales and the tensor scale of an array by compiled loops.
 
     The result is None if there is no loop for its blocks, some are not whole, or it does not pay.
-    Words are as for `mcfsim.quantize`, which says what is raised.
+    Words and errors are those of `mcfsim.quantize`.
     """
     views = BlockViews(x.shape, fmt.block, axis)
     given = _blocks(x, fmt, rounding, views, "encode")
@@ -295,7 +295,7 @@ def _vector(part: Array) -> Array:
 
 
 def _copy(part: Array, target: Array) -> None:
-    """Copy an array into another of its shape, some blocks of each run at a time, which stay in cache."""
+    """Copy an array into another of its shape, a few blocks of each run at a time, which stay in cache."""
     blocks = part.shape[-2]
     some = max(1, BLOCK * blocks // max(part.size, 1))
     for start in range(0, blocks, some):
@@ -303,5 +303,5 @@ def _copy(part: Array, target: Array) -> None:
 
 
 def quotient_element(x: Value, by: Value) -> Value:
-    """Return a binary32 number divided by a binary64 number, in binary64; by zero, a zero of its sign."""
+    """Return a binary32 number divided by a binary64 number, in binary64; by zero, a zero of x's sign."""
     return by.equals(0.0).select(x.widen() * 0.0, x.widen() / by)

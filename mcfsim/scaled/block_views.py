@@ -142,7 +142,7 @@ def _tiles(array: Array, rows: _Range, columns: _Range) -> Array:
 
 
 def axis_of(axis: int, dimensions: int) -> int:
-    """Return the number of an axis from 0 on; raise TypeError if it is no int, AxisError if there is none."""
+    """Return an axis's number from 0 on; raise TypeError unless it is an int, AxisError if there is none."""
     check_int("axis", axis)
     if not -dimensions <= axis < dimensions:  # NumPy's own function takes no long integers
         raise np.exceptions.AxisError(axis, dimensions)

@@ -37,7 +37,7 @@ class DelayedScale:
         The number of steps whose largest magnitudes are kept, less than 2**31. The scale follows the largest
         of them.
     margin : int, optional
-        Powers of two kept free above: at most as many as leave ``M / 2**margin`` above 1, as 8 do for
+        The headroom, in powers of two. ``M / 2**margin`` must be above 1, which allows at most 8 for
         float8_e4m3fn. With more, binary32 would not hold the inverse of each scale.
     most_recent : bool, optional
         Whether the scale follows the last step's largest magnitude alone.
@@ -50,14 +50,14 @@ class DelayedScale:
     Raises
     ------
     TypeError, ValueError
-        If the length or the margin is no int, or out of range.
+        If the length or the margin is not an int, or is out of range.
     UnsupportedFormatError
         If binary32 does not hold the elements.
 
     Notes
     -----
     The scale is kept where the largest magnitude is 0, infinite or NaN. A step whose largest magnitude is 0
-    leaves the history as it is; an infinity stays in it for `length` steps, a NaN counts as nothing. If the
+    leaves the history as it is; an infinity stays in it for `length` steps, and a NaN is ignored. If the
     quotient overflows, the scale is the largest binary32 number. ``M / 2**margin`` is one binary32 number, as
     in ``delayed_scaling.cu``.
 
@@ -114,8 +114,8 @@ class DelayedScale:
         Returns
         -------
         Scaled
-            Its scale is the inverse of the number by which x was multiplied, in binary32. What exceeds the
-            largest element becomes it. A NaN or an infinity makes the tensor NaN.
+            Its scale is the inverse of the number by which x was multiplied, in binary32. Numbers beyond the
+            largest element become the largest element. A NaN or an infinity makes the tensor NaN.
         """
         fmt, policy, array, axis = prepared(x, self._format, -1, rounding, None)
         found = quantized(array, fmt, axis, policy, random, self.scale)
@@ -128,7 +128,7 @@ class DelayedScale:
         Raises
         ------
         TypeError
-            If it is no real number.
+            If it is not a real number.
         ValueError
             If it is negative, or finite and beyond the range of binary32.
         """
@@ -162,7 +162,7 @@ class DelayedScale:
         Raises
         ------
         ValueError
-            If it is no state of a scale of this length, margin, kind and largest element.
+            If it is not the state of a scale with this length, margin, kind and largest element.
         """
         own = self.state()
         if set(state) != set(own):
@@ -170,7 +170,7 @@ class DelayedScale:
         found = {name: np.asarray(state[name]) for name in own}
         for name, array in found.items():
             if array.dtype != own[name].dtype or array.ndim != own[name].ndim:
-                raise ValueError(f"{name} of {array.dtype} with {array.ndim} axes is of no state")
+                raise ValueError(f"{name} of {array.dtype} with {array.ndim} axes is not part of a state")
         if not np.array_equal(found["of"], own["of"]):
             raise ValueError(
                 "length, margin, kind and largest element of the state and of this one are "

@@ -1,7 +1,7 @@
-"""Rules of published code, which compute scales and quotients in binary32: one text for every machine.
+"""Rules of published code, which compute scales and quotients in binary32: one algorithm for all backends.
 
-The text is a straight line per block and one per element. NumPy runs it on blocks of any shape, with elements
-rounded in any mode; `block_quantization` compiles it for blocks along the last axis.
+The algorithm (a text) is one straight line per block and another per element. NumPy runs it on blocks of any
+shape, with elements rounded in any mode; `block_quantization` compiles it for blocks along the last axis.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Shared = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 #: The largest number of binary32.
 MOST = float(np.finfo(np.float32).max)
-#: EDEN's, below 256 so that corrections have room, and what 6 stands for.
+#: EDEN's largest scale, below 256 so that corrections have room, and the quotient of a block's amax.
 _EDEN_TOP = 255.99
 _EDEN_SIX = 6.0 / (17 / 16 * 0.93)
 #: Infinity's bits in binary32: the measure of a block of finite numbers is less.
@@ -59,7 +59,7 @@ class ScaledText(GroupText):
 
     @property
     def random_bits(self) -> int:
-        """Those of stochastic rounding."""
+        """The number of random bits of stochastic rounding."""
         return self.rounding.drawn_bits
 
     def decoded(self, code: Value, *shared: Value) -> Value:
@@ -106,7 +106,7 @@ class Float32Text(ScaledText):
         return tuple((largest < INFINITY).select(x, NAN) for x in found)
 
     def quotient(self, x: Value, by: Value) -> Value:
-        """Return the quotient; where there is none, a zero of the sign of x."""
+        """Return the quotient; where it is undefined, a zero of the sign of x."""
         y = x / by if self.format.rule in _DIVIDING else x * by
         return y.equals(y).select(y, x * 0.0)
 
@@ -149,7 +149,7 @@ def _least(x: Value, bound: float) -> Value:
 
 
 def _rounded(x: Value, target: Format) -> Value:
-    """Return a scale rounded to nearest even; what exceeds the largest becomes it."""
+    """Return a scale rounded to nearest even; beyond the largest scale, it is the largest."""
     return change_element("round", _least(x, float(target.max)), Into(target, SATURATING, F32))
 
 

@@ -57,7 +57,8 @@ class ScaledFormat:
     tensor_scale : Format or str, optional
         The format of a second scale that all blocks share. With the rule ``absmax`` it is ``amax / (M S)``
         rounded to nearest even, where S is the largest number of `scale`, and the scale of a block is ``amax
-        / (M tensor_scale)``; others compute both as they say. Some rules need one, most go with none.
+        / (M tensor_scale)``; other rules define both themselves. Some rules need a tensor scale, most take
+        none.
     group : int, optional
         For the rule ``eden``, which needs it: how many neighbours share a correction, a multiple of `block`.
 
@@ -70,7 +71,7 @@ class ScaledFormat:
         scale, scales have no NaN, or elements neither NaN nor zero.
     UnsupportedFormatError
         If the products of elements and scales are not all numbers of float64, a format's range is too wide
-        for quotients to be exact, or a rule that computes in binary32 would leave it.
+        for quotients to be exact, or a rule that computes in binary32 would leave its range.
 
     Examples
     --------
@@ -108,9 +109,9 @@ class ScaledFormat:
         if needed is not None and needed is not given:
             every = ", ".join(repr(str(x)) for x in ScaleRule if x.tensor_scale in (given, None))
             with_or = "a" if given else "no"
-            verb = "goes with no" if given else "needs a"
+            verb = "takes no" if given else "needs a"
             raise ValueError(
-                f"rule '{self.rule}' {verb} tensor scale; with {with_or} tensor scale go {every}"
+                f"rule '{self.rule}' {verb} tensor scale; rules with {with_or} tensor scale: {every}"
             )
         if self.rule is ScaleRule.EDEN or self.group is not None:
             self._check_group()

@@ -64,8 +64,8 @@ def hadamard(
     Raises
     ------
     TypeError, ValueError
-        If the size is no power of two or does not divide the axis, signs are others than +1 and -1, or x has
-        numbers that are no values of `fmt`.
+        If the size is not a power of two or does not divide the axis, if signs are not +1 and -1, or if x has
+        numbers that are not values of `fmt`.
     numpy.exceptions.AxisError
         If there is no such axis.
 
@@ -74,7 +74,7 @@ def hadamard(
     Butterflies of strides 1, 2, 4, ... ``size / 2`` add and subtract neighbours at that distance, then each
     sum is multiplied by ``1 / sqrt(size)`` rounded to `fmt`; that is exact for sizes that are powers of four.
     So ``inverse`` gives x back up to rounding. A NaN makes its group NaN, an infinity NaN or infinite.
-    Published kernels multiply by a matrix, in an order of the sums that is the library's.
+    Published kernels multiply by a matrix, and the library determines the order of the sums.
 
     References
     ----------
@@ -113,7 +113,7 @@ def hadamard(
 
 
 def _by_loops(groups: Array, signs: Array, out: Array, factor: float, fmt: Format, *, inverse: bool) -> bool:
-    """Write transforms by compiled loops, if there are some and they pay; return whether that was so."""
+    """Write transforms by compiled loops, if there are some and they pay; return whether that was done."""
     if fmt != FORMATS["float32"]:
         return False
     loops, name = hadamard_loops(groups.shape[1], factor), "inverse" if inverse else "forward"

@@ -206,7 +206,7 @@ class RangeExpansion(Quantiser):
     With M and m the largest and the least magnitude of a group, each with 1e-30 added: ``c = RN(sqrt(M))
     RN(sqrt(m))``, k the greatest multiple of ``1 / steps`` with ``(M / m)**k <= 448**2 / 2``, and the scale
     ``(M / c)**k / 448``. Operations are those of float32; powers and logarithms are rounded correctly
-    (`mcfsim.kernels.element.binary32`), while CUDA's `powf` may err by some ulp.
+    (`mcfsim.kernels.element.binary32`), while CUDA's `powf` may err by a few ulps.
 
     Edge cases follow the published kernel. Its search for the least magnitude is meant to skip zeros, but
     also skips numbers that were combined with a zero. If all magnitudes of a group are the same, k is

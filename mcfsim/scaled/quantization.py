@@ -66,7 +66,7 @@ class Scaled:
             raise TypeError(f"elements and scale are arrays, not {kinds}")
         check_int("axis", self.axis)
         if not 0 <= self.axis < max(1, self.elements.ndim):
-            raise ValueError(f"axis = {self.axis} is none of an array of shape {self.shape}, counted from 0")
+            raise ValueError(f"axis = {self.axis} does not exist in shape {self.shape}, counted from 0")
         if (self.tensor_scale is None) is not (self.format.tensor_scale is None):
             one = "none" if self.format.tensor_scale is None else "one"
             raise ValueError(f"tensor_scale = {self.tensor_scale}, and the format {self.format} has {one}")
@@ -140,28 +140,28 @@ class Scaled:
     def inside(self, x: ArrayLike) -> Array:
         """Return where the magnitudes of the quantised array's quotients are below the largest element.
 
-        Magnitudes are compared exactly. Gradients pass there: QuEST's mask, of the rule ``quest``.
+        Magnitudes are compared exactly. Gradients pass there: this is QuEST's mask, for the rule ``quest``.
 
         Raises
         ------
         TypeError
-            If it is no array of real numbers.
+            If x is not an array of real numbers.
         ValueError
-            If it is of another shape.
+            If x has another shape.
         """
         return self._where(x, lambda part, scale: np.abs(part) < scale * float(self.format.element.max))
 
     def clipped(self, x: ArrayLike) -> Array:
         """Return where the quantised array's quotients lie beyond the elements of either sign.
 
-        They are compared exactly; where the scale is NaN, nothing is clipped.
+        Quotients are compared exactly; where the scale is NaN, nothing is clipped.
 
         Raises
         ------
         TypeError
-            If it is no array of real numbers.
+            If x is not an array of real numbers.
         ValueError
-            If it is of another shape.
+            If x has another shape.
         """
         least, largest = float(self.format.element.lowest), float(self.format.element.max)
         return self._where(x, lambda part, scale: (part > scale * largest) | (part < scale * least))
@@ -169,7 +169,7 @@ class Scaled:
     def _where(self, x: ArrayLike, compare: Callable[[Floats, Floats], Array]) -> Array:
         array = real_array(x)
         if array.shape != self.shape:
-            raise ValueError(f"an array of shape {array.shape} is not the one of shape {self.shape}")
+            raise ValueError(f"x of shape {array.shape} must have the quantised array's shape, {self.shape}")
         result = np.empty(self.shape, np.bool_)
         by = 1.0 if self.tensor_scale is None else self.tensor_scale
         with np.errstate(invalid="ignore"):  # of signalling NaN
@@ -178,7 +178,7 @@ class Scaled:
         return result
 
     def _parts(self, x: Array, scale: Array, result: Array) -> Iterator[tuple[Array, Array, Array]]:
-        """Yield parts of an array of this shape, their scales, and parts of a result, which then are kept."""
+        """Yield parts of an array of this shape, their scales, and parts of a result, which are then kept."""
         views = BlockViews(self.shape, self.format.block, self.axis)
         targets = views.parts(result)
         yield from zip(views.parts(x), views.shared(scale), targets, strict=True)
@@ -229,9 +229,9 @@ def quantize(
     Raises
     ------
     TypeError
-        If x is no array of such a dtype, or is masked, or the axis is not an int.
+        If x is not an array of such a dtype, or is masked, or the axis is not an int.
     ValueError
-        If a name is unknown, stochastic rounding has no words, the rule does not apply, see `ScaleRule`, or
+        If a name is unknown, stochastic rounding has no words, the rule does not apply (see `ScaleRule`), or
         blocks are tiles and x has fewer than two axes.
     UnsupportedFormatError
         If quotients of elements cannot be rounded once with that many random bits.

@@ -102,7 +102,7 @@ def carried(fmt: ScaledFormat) -> float:
 
 
 def exponents(fmt: ScaledFormat) -> tuple[int, int, int]:
-    """Return the largest element's exponent, as frexp has it, and the least and the largest of a scale."""
+    """Return the largest element's exponent, as frexp has it, and a scale's least and largest exponents."""
     lowest = math.frexp(float(fmt.scale.smallest_subnormal))[1] - 1
     highest = math.frexp(float(fmt.scale.max))[1] - 1
     return math.frexp(float(fmt.element.max))[1], lowest, highest
@@ -227,7 +227,7 @@ def _by_mean(part: Array, fmt: ScaledFormat) -> Array:
     return result
 
 
-#: Numbers of a row that are few enough to be added across rows.
+#: Rows of at most this many numbers are added across rows.
 _SHORT = 16
 #: In standard deviations of a block: where QuEST clips normally distributed numbers to 4 bits.
 _CLIPPED = 2.92247856
@@ -257,7 +257,7 @@ def across(x: NDArray[np.float32]) -> NDArray[np.float32]:
 def clips_by_deviation(
     x: Any, size: Any, fmt: ScaledFormat, sums: Callable[[Any], Any], root: Callable[[Any], Any]
 ) -> Any:
-    """Return in binary32 each block's number from which the rule ``quest`` takes the scale.
+    """Return the binary32 number of each block from which the rule ``quest`` takes the scale.
 
     Parameters
     ----------

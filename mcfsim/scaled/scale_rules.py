@@ -10,8 +10,8 @@ class ScaleRule(StrEnum):
 
     ``amax`` is the largest magnitude of the block, S the largest number of the scale format. The first eight
     rules give elements ``x / scale``, exact and then rounded once. The others compute in binary32, as
-    published code does: each operation is rounded to nearest even, the quotient too, which then is clipped to
-    -M ... M and rounded to an element. They take arrays of no more than 32 bits.
+    published code does: each operation is rounded to nearest even, and so is the quotient, which is then
+    clipped to -M ... M and rounded to an element. They and ``quest`` take numbers of no more than 32 bits.
 
     Four rules give powers of two. A scale beyond the range of the scale format is replaced by the nearest one
     within it; a block of zeros has the smallest scale:
@@ -32,7 +32,7 @@ class ScaleRule(StrEnum):
     Quartet). ``std = sqrt(max(mean(x x) - mean(x)**2, 0))`` in binary32, each operation rounded. Sums halve:
     elements i and ``i + n/2`` are added until one is left, n the next power of two.
 
-    In binary32, NVFP4, with a tensor scale t from the amax A of all blocks:
+    In binary32, for NVFP4, with a tensor scale t that follows from A, the amax of all blocks:
 
     ``torchao``: ``t = A / (M S)``, the scale ``min(max((amax / M) / t, smallest normal), S)`` rounded, and
     the quotient ``x ((1 / t) / scale)``. Without a tensor scale t is 1.
@@ -45,9 +45,9 @@ class ScaleRule(StrEnum):
     ``eden`` (MS-EDEN of Quartet II): with ``v = fl(6 / (17/16 * .93))``, here M for 6, ``t = (A / 255.99) /
     v``, the scale ``(amax / v) / t`` rounded, 1 if that is 0, and the quotient ``x / (scale t)``. Then the
     scales of each `ScaledFormat.group` are multiplied by ``<x, x> / <x, q>`` of quotients and elements, sums
-    by halving, and rounded stochastically, one word a block. The array is rotated before.
+    by halving, and rounded stochastically, one word a block. The array must be rotated beforehand.
 
-    In binary32, with scales that need no tensor scale:
+    In binary32, without a tensor scale, except for ``quartet``, whose tensor scale t is a constant:
 
     ``current``: ``1 / e`` with ``e = min(M / amax, largest binary32)``, 1 if amax is 0, and the quotient
     ``x e`` (Transformer Engine's current scaling; also its delayed scaling, see `DelayedScale`).
@@ -97,7 +97,7 @@ class ScaleRule(StrEnum):
 
     @property
     def tensor_scale(self) -> bool | None:
-        """Whether the rule needs a tensor scale; None if it goes with and without one."""
+        """Whether the rule needs a tensor scale; None if it works with and without one."""
         if self in (ScaleRule.ABSMAX, ScaleRule.TORCHAO):
             return None
         return self in _WITH_TENSOR_SCALE

@@ -1,4 +1,4 @@
-"""Scales that are found by trying: Four Over Six compares two, EDEN corrects them by what was stored."""
+"""Scales found by trial: Four Over Six compares two, and EDEN corrects them by what was stored."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _errors(part: Array, scale: Singles, by: Singles, width: int, text: Float32T
 
 
 def _by_some(sums: Callable[..., Singles], *rows: Array) -> Singles:
-    """Return one number for each row of arrays, some rows at a time, which stay in cache."""
+    """Return one number for each row of arrays, a few rows at a time, which stay in cache."""
     found, some = np.empty(len(rows[0]), np.float32), max(1, _SOME * len(rows[0]) // max(rows[0].size, 1))
     with np.errstate(all="ignore"):
         for start in range(0, len(found), some):
@@ -138,9 +138,9 @@ def corrected_scales(
     Parameters
     ----------
     parts, elements : sequence of array
-        Numbers and elements of blocks along the last axis, the axis before counts the blocks.
+        Numbers and elements of blocks along the last axis; the axis before it counts the blocks.
     found : sequence of Shared
-        Scales, and by what numbers were divided.
+        Scales, and the divisors of numbers.
     text : Float32Text
     rounding : Rounding
         Of the scales.
@@ -178,7 +178,7 @@ def _correction(quotient: Singles, stored: Singles) -> Singles:
 
 
 def _filled_up(x: Singles, blocks: int, elements: int) -> Singles:
-    """Return blocks padded with so many blocks of zeros, and with so many zeros in each block."""
+    """Return blocks padded with `blocks` blocks of zeros, and each block padded with `elements` zeros."""
     if not (blocks or elements):
         return x
     return np.pad(x, [(0, 0)] * (x.ndim - 2) + [(0, blocks), (0, elements)])

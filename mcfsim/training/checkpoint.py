@@ -23,7 +23,8 @@ from mcfsim.training.trainer import Trainer
 FORMAT = "mcfsim-checkpoint-2"
 
 _KINDS = {"format": str, "settings": dict, "versions": dict, "problem": str, "step": int}
-#: An exact number: an integer times a power of two, both in hexadecimal, which has no limit of digits.
+#: An exact number: an integer times a power of two, both in hexadecimal, for which Python has no limit on
+#: digits.
 _EXACT = re.compile(r"(-?)0x([0-9a-f]+)p(-?)([0-9a-f]+)")
 _SPECIAL = ("inf", "-inf", "nan")
 
@@ -90,7 +91,7 @@ class Checkpoint:
             try:
                 self.save()
                 return 0
-            except FileExistsError:  # another run was faster
+            except FileExistsError:  # another run made it meanwhile
                 self._found = _signature(self.path)
         about, arrays = read_archive(self.path, self._check)
         step = int(about["step"])
@@ -165,12 +166,12 @@ class Checkpoint:
                 series = ArraySpec(np.dtype("<f8"), (recorded,))
                 expected |= {f"{name}|series|{measure}": series for measure in measures}
         if differing := sorted(expected.keys() ^ forms.keys()):
-            raise ValueError(f"lacks, or has beyond what it should, the array {differing[0]!r}")
+            raise ValueError(f"lacks the array {differing[0]!r}, or has it although the run does not")
         for key, wanted in expected.items():
             dtype, shape = forms[key]
             text = dtype.kind == wanted.dtype.kind == "U"  # only its writer knows its length
             if shape != wanted.shape or not (text or dtype == wanted.dtype):
-                raise ValueError(f"has {key!r} as {dtype} of shape {shape}, and not as the run stores it")
+                raise ValueError(f"has {key!r} as {dtype} of shape {shape}, unlike the run")
 
     def _differences(self, about: Mapping[str, Any]) -> Iterator[str]:
         """Yield how the run of a file differs from this one."""
@@ -182,7 +183,7 @@ class Checkpoint:
             if differing:
                 yield f"{part} differ in {', '.join(differing)}"
         if about["problem"] != self.problem:
-            yield "what the problem, or an own optimizer, computes at the start differs"
+            yield "what the problem, or a custom optimizer, computes at the start differs"
 
     def _optimizers(self, step: int) -> dict[str, Optimizer]:
         """Return the optimizers, those of the phases of a step, by name."""

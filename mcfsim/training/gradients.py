@@ -93,7 +93,7 @@ class Reduction:
 
     @classmethod
     def of(cls, given: Reduction | str | None) -> Reduction | None:
-        """Return a reduction given as such or in text, as ``"8,ring,bfloat16,after"``; None for None.
+        """Return a reduction given as an object or as text like ``"8,ring,bfloat16,after"``; None for None.
 
         Raises
         ------
@@ -103,13 +103,13 @@ class Reduction:
         if given is None or isinstance(given, Reduction):
             return given
         if not isinstance(given, str):
-            raise TypeError(f"a reduction is a Reduction or a text as '8,ring,bfloat16', not {given!r}")
+            raise TypeError(f"a reduction is a Reduction or a text like '8,ring,bfloat16', not {given!r}")
         entries = [entry.strip() for entry in given.split(",")]
         names = ("parts", "order", "format", "divide", "out_format")
         if len(entries) > len(names) or not entries[0].isdecimal():
             raise ValueError(
-                f"a reduction in text is the number of parts, then order, format, divide and out_format, as "
-                f"'8,ring,bfloat16', not {given!r}"
+                f"a reduction in text is the number of parts, then order, format, divide and out_format, "
+                f"like '8,ring,bfloat16', not {given!r}"
             )
         return cls(int(entries[0]), **dict(zip(names[1:], entries[1:], strict=False)))
 
@@ -193,7 +193,7 @@ def reduce(
     order, divide = chosen("order", order, Hops), chosen("divide", divide, Division)
     fmt, policy = get_format(format), get_rounding(rounding)
     if policy.stochastic:
-        raise ValueError("sums over ranks are not rounded at random: no rank says by which words")
+        raise ValueError("sums over ranks are not rounded at random: there are no random words for them")
     arrays = [real_array(part, f"parts[{rank}]") for rank, part in enumerate(parts)]
     if not arrays:
         raise ValueError("there are no parts; one array for each rank is needed")
@@ -246,7 +246,7 @@ def _arriving(flat: list[Array], orders: list[tuple[slice, list[int]]], hop: int
     if len(orders) == 1:
         return flat[orders[0][1][hop]]
     found = np.empty_like(flat[0])
-    for part, places in orders:  # so that there is one addition a hop, however many parts there are
+    for part, places in orders:  # so that each hop is one addition, however many parts there are
         found[part] = flat[places[hop]][part]
     return found
 
@@ -263,7 +263,7 @@ def _in_a_tree(ar: Arithmetic, given: list[Array]) -> Array:
 
 # -- where gradients come from ----------------------------------------------------------------------------
 class Source(Protocol):
-    """A source of the start and of one gradient per step, the same for the same arguments."""
+    """A source of starting weights and of one gradient per step, the same for the same arguments."""
 
     @property
     def decayed(self) -> frozenset[str]:
@@ -277,7 +277,7 @@ class Source(Protocol):
         """Raise ValueError if the source has no gradients for weights in mpmath's numbers."""
 
     def settings(self) -> dict[str, Any]:
-        """Return what a run's settings say about the source, under its name."""
+        """Return the entries of a run's settings that describe the source."""
 
     def start(self, seed: int) -> Tensors:
         """Return the weights before the first step."""
@@ -304,7 +304,8 @@ class ComputedGradients:
     problem : Problem
         The objective.
     reduction : Reduction, optional
-        If given, step t reduces the gradients of batches ``k (t - 1) + 1`` to ``k t`` of k parts to one.
+        With a reduction of k parts, step t reduces the gradients of batches ``k (t - 1) + 1`` to ``k t`` to
+        one.
     """
 
     problem: Problem
@@ -313,12 +314,12 @@ class ComputedGradients:
 
     @classmethod
     def of(cls, given: Any, reduction: Any = None) -> ComputedGradients:
-        """Make a source of a problem or its name; raise TypeError for anything else."""
+        """Make a source from a problem or its name; raise TypeError for anything else."""
         problem = get_problem(given) if isinstance(given, str) else given
         if isinstance(problem, type) or (lacking := lacks(problem, Problem)):
             why = "" if isinstance(problem, type) else f", which lacks {', '.join(lacking)}"
             raise TypeError(
-                f"problem must be a Problem, as mcfsim.get_problem('quadratic'), not {problem!r}{why}"
+                f"problem must be a Problem, like mcfsim.get_problem('quadratic'), not {problem!r}{why}"
             )
         return cls(problem, Reduction.of(reduction))
 
@@ -353,7 +354,7 @@ class ComputedGradients:
         for batch in range(last - reduction.parts + 1, last + 1):
             loss, gradient = loss_and_gradient_of(self.problem, self._taken(weights), batch, seed)
             losses.append(loss)
-            parts.append({name: x.copy() for name, x in gradient.items()})  # it may be one buffer each time
+            parts.append({name: x.copy() for name, x in gradient.items()})  # a problem may reuse one buffer
         mean = sum(losses) / reduction.parts
         return mean, {name: reduction([part[name] for part in parts]) for name in parts[0]}
 

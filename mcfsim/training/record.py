@@ -126,14 +126,14 @@ class Run:
         return run
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
-        """Draw it, and write the figure to a path if one is given, see `mcfsim.plot`."""
-        figure: Figure = import_module("mcfsim").plot(self, path)  # figures are made on a higher floor
+        """Draw the run, and write the figure to a path if one is given, see `mcfsim.plot`."""
+        figure: Figure = import_module("mcfsim").plot(self, path)  # figures are made in a higher layer
         return figure
 
     def late(self, strategy: str, measure: str, share: float = 0.2) -> float:
         """Return the mean of a series over the last share of its recorded steps.
 
-        A step at the rate 0, as a cosine may end in, asks for nothing: its NaN does not count.
+        A step at rate 0, such as the last of a cosine, asks for no update: its NaN does not count.
         """
         series = self.series[strategy]
         count = max(1, round(share * series[measure].size))
@@ -214,7 +214,7 @@ def _check_steps(settings: Mapping[str, Any], steps: NDArray[np.int64]) -> None:
     if type(last) is not int or last < 0:
         raise ValueError(f"has settings of {_short(last)} steps")
     if steps.size and not (steps[0] >= 0 and steps[-1] <= last and (steps[1:] > steps[:-1]).all()):
-        raise ValueError(f"has recorded steps that do not increase, or not within 0 to {last}")
+        raise ValueError(f"has recorded steps that do not increase, or do not lie within 0 to {last}")
 
 
 def _strategies(settings: Mapping[str, Any]) -> set[str] | None:

@@ -91,7 +91,7 @@ class Schedule:
         Parameters
         ----------
         steps : int
-            Length of the run; a million steps take some .2 seconds.
+            Length of the run; a million steps take about 0.2 seconds.
 
         Raises
         ------
@@ -109,7 +109,7 @@ class Schedule:
         for start in range(0, steps, _BLOCK):
             step = found[start : start + _BLOCK]
             angles = self._angle(step, steps).tolist()
-            # NumPy's loops have another cosine on some processors.
+            # NumPy's loops compute another cosine on some processors.
             falling = self._falling(np.fromiter(map(math.cos, angles), np.float64, step.size))
             step[:] = np.where(step < self.warmup, self._rising(step), falling)
         return found
@@ -269,8 +269,8 @@ def clipped(gradients: Gradients, clip: float | None) -> tuple[Gradients, float]
     Parameters
     ----------
     gradients : mapping of str to array
-        By tensor, in binary32, binary64 or mpmath's numbers. Shorter numbers and integers are scaled, and
-        their squares summed, in the one of binary32 and binary64 that holds them.
+        By tensor, in binary32, binary64 or mpmath's numbers. Shorter numbers and integers are converted
+        first, to whichever of binary32 and binary64 holds them.
     clip : float or None
         The largest norm of all together; None scales nothing.
 
@@ -279,8 +279,8 @@ def clipped(gradients: Gradients, clip: float | None) -> tuple[Gradients, float]
     gradients : mapping of str to array
         Those given, or scaled ones.
     norm : float
-        Infinite if it is beyond binary64. If an element is infinite or NaN, so is the
-        norm. Scaling by an infinite norm gives zero, or NaN where an element is infinite.
+        Infinite if it is beyond binary64. If an element is infinite or NaN, so is the norm. Scaling by an
+        infinite norm gives zero, or NaN where an element is infinite.
     """
     exponent, wide = 0, {name: _wide(g) for name, g in gradients.items()}
     if all_finite(*wide.values()):

@@ -38,7 +38,7 @@ class Phase:
     Parameters
     ----------
     strategy : Strategy or str
-        The strategy; a name, or an open low format, takes that of the run.
+        The strategy; for a name, or an open low format, the low format is that of the run.
     first : int, optional
         The first step, counted from 1.
     rounding : Rounding or str, optional
@@ -47,7 +47,7 @@ class Phase:
     Raises
     ------
     TypeError, ValueError
-        If a step is no whole number from 1 on, or a rounding is unknown.
+        If a step is not a whole number from 1 on, or a rounding is unknown.
     """
 
     strategy: Strategy | str
@@ -71,12 +71,12 @@ class PrecisionSchedule:
     phases : sequence of Phase
         In order; the first begins at step 1.
     name : str, optional
-        The name in a run; by default the names of strategies with first steps, as ``plain,fp32@201``.
+        The name in a run; by default the names of strategies with first steps, such as ``plain,fp32@201``.
 
     Raises
     ------
     TypeError
-        If an element is no `Phase`, or the name is no string.
+        If an element is not a `Phase`, or the name is not a string.
     ValueError
         If there is none, or their first steps do not increase from 1; or if no file can have the name.
 
@@ -97,7 +97,7 @@ class PrecisionSchedule:
         for phase in phases:
             if not isinstance(phase, Phase):
                 raise TypeError(
-                    f"a precision schedule consists of Phases, as Phase('fp32', 201), not {phase!r}"
+                    f"a precision schedule consists of Phases, like Phase('fp32', 201), not {phase!r}"
                 )
         steps = [phase.first for phase in phases]
         if steps[:1] != [1] or steps != sorted(set(steps)):
@@ -115,7 +115,7 @@ class PrecisionSchedule:
 
     @classmethod
     def settled(cls, given: PrecisionSchedule | Strategy | str, low: Format, steps: int) -> PrecisionSchedule:
-        """Return the schedule of a run, with its low format put in; a strategy, or its name, is one phase.
+        """Return the schedule of a run, with its low format filled in; a strategy, or its name, is one phase.
 
         Raises
         ------
@@ -131,7 +131,9 @@ class PrecisionSchedule:
             return cls((Phase(chosen),), chosen.name)
         phases = tuple(replace(item, strategy=get_strategy(item.strategy, low)) for item in given.phases)
         if phases[-1].first > steps:
-            raise ValueError(f"{given.name}: step {phases[-1].first} begins a phase, and the run has {steps}")
+            raise ValueError(
+                f"{given.name}: step {phases[-1].first} begins a phase, and the run has {steps} steps"
+            )
         return replace(given, phases=phases)
 
     @cached_property
@@ -175,8 +177,8 @@ class PrecisionSchedule:
             name, _, step = part.rpartition(_FROM)
             if not name or not step.isdecimal():
                 raise ValueError(
-                    f"{text!r} is no precision schedule: {part!r} must be a strategy and its first step, as "
-                    f"fp32{_FROM}201"
+                    f"{text!r} is no precision schedule: {part!r} must be a strategy and its first step, "
+                    f"like fp32{_FROM}201"
                 )
             phases.append(Phase(name, int(step)))
         return cls(tuple(phases))
@@ -227,7 +229,7 @@ class Setup:
         return setup
 
     def optimizers(self) -> dict[str, Optimizer]:
-        """Return each one's first optimizer, all at the source's start rounded to the low format."""
+        """Return each schedule's first optimizer, all at the source's start rounded to the low format."""
         tensors = self.source.start(self.seed)
         start: dict[str, NDArray[Any]] = {
             name: round_to(np.asarray(tensor), self.low) for name, tensor in tensors.items()
@@ -240,7 +242,7 @@ class Setup:
             given = self.optimizer, strategy, start, self.source.decayed, self.rounded(phase)
             return Optimizer(*given, **options)
 
-        # Those of later phases, too: what they refuse is refused before the first step.
+        # Make those of later phases, too, so that they raise their errors before the first step.
         begun = {x.name: list(map(made, x.strategies, x.phases)) for x in self.strategies}
         return {name: first for name, (first, *_) in begun.items()}
 
@@ -274,7 +276,7 @@ class Setup:
         return step in (1, self.steps) or step % self.record_every == 0
 
     def recorded(self, step: int) -> int:
-        """Return how many steps are recorded up to and including one."""
+        """Return how many steps are recorded up to and including this one."""
         every, last = self.record_every, step == self.steps > 1
         return step // every + (every > 1 <= step) + (last and step % every > 0)
 
@@ -328,7 +330,7 @@ def _clip(clip: Any) -> float | None:
 
 
 def _rounding(given: Any) -> Rounding | str:
-    """Return the name of a mode, if a rounding is nothing else: both ways to write it are the same run."""
+    """Return the name of the mode if a rounding has nothing else: both ways to write it are the same run."""
     rounding = get_rounding(given)
     return str(rounding.mode) if rounding == get_rounding(rounding.mode) else rounding
 
@@ -352,7 +354,7 @@ def _schedule(given: Any, steps: int) -> Schedule | RecordedRates:
         given = given.rates(steps)
     if not isinstance(given, list | tuple | np.ndarray) or getattr(given, "ndim", 1) != 1:
         raise TypeError(
-            "schedule must be a Schedule, as mcfsim.Schedule(peak=1e-3), or a list of rates, one a step, "
+            "schedule must be a Schedule, like mcfsim.Schedule(peak=1e-3), or a list of rates, one per step, "
             f"not {given!r}"
         )
     rates = tuple(Interval.NOT_NEGATIVE.number("a rate", rate) for rate in given)

@@ -202,15 +202,15 @@ def simulate(
         Hyperparameters, or an optimizer's name for its default ones: ``"adamw"``, ``"sgd"``, or one of
         `mcfsim.optim.declaration.optimizers`.
     strategies : sequence of str, Strategy or PrecisionSchedule, or one of these, optional
-        Names of `STRATEGIES` or `GRID_STRATEGIES`, or composed ones, as ``"kahan+int8"``, or declarations;
-        ``"exact"`` trains in mpmath, if the problem can, and then every other strategy's distance to it is
-        recorded. A `PrecisionSchedule`, or its text, as ``"plain,fp32@201"``, changes the strategy on the
-        way; at the steps of a phase that does not have a measure, it is NaN.
+        Names of `STRATEGIES` or `GRID_STRATEGIES`, or composed ones, such as ``"kahan+int8"``, or
+        declarations; ``"exact"`` trains in mpmath, if the problem can, and then every other strategy's
+        distance to it is recorded. A `PrecisionSchedule`, or its text, such as ``"plain,fp32@201"``, changes
+        the strategy during the run; a measure that a phase does not have is NaN at its steps.
     steps : int, optional
         Length of the run.
     schedule : Schedule or sequence of float, optional
-        Learning rates, or one a step; by default the peak is 3e-4. For a subclass of `Schedule`, the run's
-        settings keep the rates of all steps.
+        The schedule, or one learning rate per step; by default the peak is 3e-4. For a subclass of
+        `Schedule`, the run's settings keep the rates of all steps.
     seed : int, optional
         Seed of the start and of the batches. The run is a function of its arguments: the same ones give the
         same bits wherever NumPy multiplies matrices by the same kernel (see `Run.versions`).
@@ -231,9 +231,9 @@ def simulate(
         Bits of mpmath; 400 are 120 decimal digits.
     reduction : Reduction or str, optional
         Each step reduces the gradients of several batches, of micro-batches or ranks, to one, in a stated
-        order and format: a `mcfsim.Reduction`, or its text, as ``"8,ring,bfloat16"``.
+        order and format: a `mcfsim.Reduction`, or its text, such as ``"8,ring,bfloat16"``.
     checkpoint : path, optional
-        The run is saved here at its start, so that no other run can take the place, every `checkpoint_every`
+        The run is saved here at its start, so that no other run can take the file, every `checkpoint_every`
         steps, at the last step, and when KeyboardInterrupt (Ctrl-C) ends it. If the file exists, the run
         continues from it, to the same bits.
     checkpoint_every : int, optional

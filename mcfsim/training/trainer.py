@@ -124,7 +124,7 @@ class WideStep:
             for name, found in judged.tensors(exact, chosen):
                 ours = exact.round(numbers[judged.layout.slices[name]])
                 pairs += zip(found["update"].reshape(-1), ours, strict=True)
-        except ZeroDivisionError:  # as where epsilon and v are zero
+        except ZeroDivisionError:  # for example where epsilon and v are zero
             return OneStep(wide, math.nan)
         finite = [(truth, found) for truth, found in pairs if math.isfinite(truth) and math.isfinite(found)]
         scale = exact.sqrt(sum(truth * truth for truth, _ in finite) / max(1, len(finite)))
@@ -132,7 +132,7 @@ class WideStep:
         return OneStep(wide, float(gap / scale) if scale else math.nan)
 
     def whole_tensors(self) -> list[str]:
-        """Return one tensor for each kind of step: the smallest one whose gradient and state are finite."""
+        """Return one tensor per kind of step: the smallest one whose gradient and state are finite."""
         chosen: dict[Any, str] = {}
         for name, shape in sorted(self.layout.shapes.items(), key=lambda item: math.prod(item[1])):
             if math.prod(shape) and self._is_finite(name):
@@ -184,7 +184,7 @@ def sample_indices(size: int, sample: int, seed: int, step: int) -> NDArray[np.i
 BASE = ("loss", "rate", "gradient_norm")
 COMPARED = ("one_step_error", "update_length", "binary64_gap")
 DISTANCE = "distance"
-#: How many elements of the averages are moved at a time, so that intermediate results stay in cache.
+#: How many elements of the averages are updated at a time, so that intermediate results stay in cache.
 _BLOCK = 1 << 14
 
 
@@ -195,7 +195,7 @@ class Trainer:
     ----------
     source : Source
     optimizer : Optimizer
-        At the start, of the first phase.
+        The optimizer of the first phase, at its start.
     phases : PrecisionSchedule
     """
 

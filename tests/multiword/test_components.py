@@ -148,7 +148,7 @@ def test_by_hand(fmt, number, n, components):
         ("int8", 128, 2, "it exceeds the maximum 127.0"),
         (Grid(low=-2, high=7), -5, 1, "it lies below the least value -2.0"),
         ("binary8p4uf", 0.999, 2, r"what 1.0 leaves is negative, and the format has no negative numbers"),
-        ("e8m0fnu", 1.25, 3, r"what 1.0 \+ 0.25 leaves is zero, which the format has not"),
+        ("e8m0fnu", 1.25, 3, r"what 1.0 \+ 0.25 leaves is zero, which the format lacks"),
         ("bfloat16", Fraction(10) ** 5000, 2, "some 1.00000e.5000 in 2 of bfloat16: it exceeds the maximum"),
     ],
 )

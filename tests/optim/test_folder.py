@@ -91,7 +91,7 @@ def refused(folder, text):
 
 def test_what_is_refused_before_anything_is_written(tmp_path, monkeypatch):
     ones = {"w": np.ones(3)}
-    with pytest.raises(ValueError, match="exact numbers lie in no file"):
+    with pytest.raises(ValueError, match="exact numbers are not stored in files"):
         made(ones, "exact", folder=tmp_path / "state")
     with pytest.raises(ValueError, match="out is for formats"):
         made(ones, "exact").receive(ones, np.empty(3))

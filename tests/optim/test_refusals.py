@@ -35,7 +35,7 @@ KAHAN, MASTER = {"addition": "kahan", "extra": Stored(LOW)}, {"addition": "maste
 SHARED, UP = Stored(FLOAT32, shared=True), Stored(LOW, rounding="up")
 ON_GRID, EIGHT = {"parameter": Stored(LOW, grid="int8")}, Stored(FLOAT32, remainder=8)
 APART, OF_PARAMETER = "do not go together", "only a master copy shares bits with the parameter"
-AWAY = "rounds nearest_away or toward_zero, which change these bits by one or not at all; not None"
+AWAY = "rounds nearest_away or toward_zero, which change these bits by one or not at all, not None"
 DECLARED = rows(
     partial(Strategy, "mine"),
     ValueError,
@@ -43,8 +43,8 @@ DECLARED = rows(
     *(({"addition": name, "extra": Stored(LOW)}, APART) for name in ("plain", "grow")),
     ({"parameter": Stored(LOW, 2)}, "needs addition='grow'"),
     ({"beta2_components": 0}, "must be at least 1"),
-    ({"beta2_components": 2}, "multiplies no v of 1"),
-    (KAHAN | {"extra": Stored(LOW, 2)}, "extra holds one number an element, not 2"),
+    ({"beta2_components": 2}, "cannot multiply a v of 1"),
+    (KAHAN | {"extra": Stored(LOW, 2)}, "extra holds one number per element, not 2"),
     (KAHAN | {"extra": Stored(FLOAT32)}, "a compensation is in the parameter's format"),
     ({"addition": "add"}, "unknown addition 'add'; allowed: plain, kahan, grow, master, feedback"),
     ({"gradient": UP}, "a gradient has no rounding of its own"),
@@ -58,7 +58,7 @@ DECLARED = rows(
     (KAHAN | ON_GRID, "needs addition 'plain' or 'master'"),
     (MASTER | ON_GRID | {"extra": EIGHT}, "whole"),
     (MASTER | {"m": EIGHT}, "only a master copy has a remainder, not m"),
-    (MASTER | {"extra": EIGHT, "parameter": UP}, "which rounds to nearest, not up"),
+    (MASTER | {"extra": EIGHT, "parameter": UP}, "which must round to nearest, not up"),
 )
 stored, DRAWN = partial(Stored, format=LOW), {"rounding": "stochastic"}
 STORED = rows(
@@ -68,12 +68,12 @@ STORED = rows(
     ({"rounding": "nearest_evn"}, r"unknown rounding 'nearest_evn' \(did you mean"),
     ({"format": None, "rounding": "up"}, "exact numbers are not rounded"),
     ({"scaled": "mxfp9"}, r"unknown scaled format 'mxfp9' \(did you mean"),
-    ({"scaled": "mxfp8_e4m3", "components": 2}, "keeps one number of a format an element"),
+    ({"scaled": "mxfp8_e4m3", "components": 2}, "keeps one number of a format per element"),
     ({"scaled": "nvfp4_16x16"}, "tiles of a matrix"),
     ({"scaled": "nvfp4_eden"}, "rule 'eden' is for operands of products; moments take floor, ceil"),
     *(({"remainder": bits}, "remainder") for bits in (1, 17)),
-    ({"random_bits": 4}, "random_bits: only rounding 'stochastic' of its own .*, not None"),
-    ({"rule": "centred", "rounding": "up"}, "rule: only rounding 'stochastic' of its own"),
+    ({"random_bits": 4}, "random_bits: only a rounding of its own that is 'stochastic' .*, not None"),
+    ({"rule": "centred", "rounding": "up"}, "rule: only a rounding of its own that is 'stochastic'"),
     (DRAWN | {"random_bits": 0}, "must lie between 1 and 32"),
     (DRAWN | {"rule": "no"}, "unknown rule 'no'"),
     ({"format": "float8_e4m3fn", "grid": "int8"}, "does not hold the integers of int8"),
@@ -104,10 +104,10 @@ CHANGED = rows(
 BOTH = {"extra": Stored(FLOAT32, remainder=8, shared=True)}
 CHANGED += rows(partial(replace, strategy("split-master")), ValueError, (BOTH, "not both"))
 CHANGED += rows(partial(replace, strategy("remainder-8")), ValueError, (BOTH, "rounds nearest_away"))
-BITS = "by overflow 'ieee' and underflow 'gradual' alone"
+BITS = "under overflow 'ieee' and underflow 'gradual', not"
 POLICIES = [({"overflow": "saturate"}, BITS), ({"underflow": "flush_after"}, BITS)]
 CHANGED += rows(strategy("split-master").roles, ValueError, *POLICIES)
-BITS = "takes underflow 'gradual' alone, not flush_after"
+BITS = "underflow must be 'gradual', not flush_after"
 CHANGED += rows(strategy("remainder-8").roles, ValueError, ({"underflow": "flush_after"}, BITS))
 #: Names, grids and quantisers.
 NAMES = [
@@ -128,7 +128,7 @@ NAMES = [
         ({"start": "fixed"}, "is not 'fixed'"),
         ({"rounding": "random"}, "unknown rounding 'random'"),
     ),
-    (WeightGrid, TypeError, {"integers": 8}, "weights lie on integers, as 'int8' or 'ternary', not on 8"),
+    (WeightGrid, TypeError, {"integers": 8}, "lie on integers, such as 'int8' or 'ternary', not on 8"),
     (partial(DynamicMap, "x", signed=True), ValueError, {"block": 0}, "block = 0 must be at least 1"),
     (partial(RangeExpansion, "x"), ValueError, {"block": 100}, "must be a multiple of 32"),
     (partial(RangeExpansion, "x"), ValueError, {"steps": 0}, "steps = 0 must be at least 1"),
@@ -176,7 +176,7 @@ def own(**fields):
 
 OPTIMIZERS += [
     (own, ValueError, {"slots": (M, M)}, "each slot of state is named once"),
-    (own, ValueError, {"slots": (M, BARE)}, "slot 'v' must say its average; only stages go without"),
+    (own, ValueError, {"slots": (M, BARE)}, "slot 'v' needs an average; only steps in stages go without"),
     (own, TypeError, {"slots": (M, None)}, r"slots must be Slot\(name, average\)"),
 ]
 
@@ -185,7 +185,7 @@ OPTIMIZERS += [
 X = some_tensors()
 LAYOUT, SHORTER, ONE = Layout(X), {"bias": X["bias"]}, {"a": Changing(np.ones(6))}
 CUT = X | {"cube": Stretches(X["cube"], end=5)}
-NEGLIGIBLE = r"'eco' feeds errors back over the learning rate: not over 5e-324"
+NEGLIGIBLE = r"'eco' divides the errors that it feeds back by the learning rate, and 5e-324 is too small"
 OTHER_POINTS = r"an audit is of mcfsim.AdamW\(...\), not of TorchAdamW\(beta1=0.9"
 recorded = partial(record, "adamw", mcf.get_format("bf16"), Rounding())
 
@@ -205,7 +205,7 @@ CALLS = [
     (lambda: LAYOUT.blocks(X | {"cube": Stretches([1])}, 4), ValueError, "'cube' must have shape"),
     (lambda: LAYOUT.blocks(X | {"bias": MASKED}, 4), TypeError, "tensor 'bias' is a masked array"),
     (lambda: list(LAYOUT.blocks(CUT, 4)[1]), ValueError, r"'cube' gives .* shape \(3,\) .* 2 to 6"),
-    (lambda: list(Layout(ONE).blocks(ONE, 4)[1]), ValueError, "float64 from element 4 on, before float32"),
+    (lambda: list(Layout(ONE).blocks(ONE, 4)[1]), ValueError, "float64 from element 4 on, float32 before"),
     # Audits and records of the points of other steps, or that grids follow.
     (partial(audit, TorchAdamW()), TypeError, OTHER_POINTS),
     (partial(audit, mcf.AdamW(), "dqt-int8"), ValueError, "an audit forecasts nothing about"),

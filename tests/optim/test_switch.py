@@ -332,7 +332,7 @@ def test_what_cannot_take_another_s_place_is_refused(tmp_path):
     with pytest.raises(ValueError, match="'dqt-int8' keeps weights on a grid, as numbers"):
         trained("plain", packed=True).switched(mcf.strategy("dqt-int8"), folder=tmp_path / "new")
     assert not (tmp_path / "new").exists()
-    with pytest.raises(ValueError, match="a switch leaves packed = False as it is"):
+    with pytest.raises(ValueError, match="a switch cannot change packed = False"):
         given.switched(given.strategy, packed=True)
     with pytest.raises(TypeError, match="must be a Strategy"):
         given.switched("plain")

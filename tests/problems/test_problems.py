@@ -149,7 +149,7 @@ INTS += [(LanguageModel, name, 1) for name in ("layers", "width", "heads", "cont
         (Digits, {"format": "posit7x"}, ValueError, "unknown format 'posit7x'"),
         (Digits, {"loss_format": "posit16"}, ValueError, "loss_format = posit16 needs a format"),
         (Digits, {"format": "posit32"}, UnsupportedFormatError, "posit32 has numbers that float32"),
-        (Digits, {"format": "posit8", "loss_format": CODED}, ValueError, "is not what its name means"),
+        (Digits, {"format": "posit8", "loss_format": CODED}, ValueError, "is not the format of that name"),
         (LanguageModel, {"heads": 3}, ValueError, "heads = 3 must divide width = 64"),
         (Llama, {"width": 6, "heads": 2}, ValueError, "width / heads = 3 must be even"),
         (LanguageModel, {"context": 400}, ValueError, "context = 400 needs longer texts than one of 400"),

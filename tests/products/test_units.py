@@ -412,8 +412,10 @@ def least(exponent):
     refused(ValueError, r"a\[0\] = inf.*float8_e5m2 are", by("hopper_fp8"), ([np.inf], [1.0])),
     refused(ValueError, r"c\[\] = 0.1 is no number of float16", by("volta_fp16_to_fp16", c=0.1), (ONE, ONE)),
     refused(ValueError, "'hoper_fp16' .did you mean 'hopper_fp16'", by("hoper_fp16"), (ONE, ONE)),
-    refused(ValueError, "is of aligned sums without scales, not of floored ones", least(-126), "cdna3_fp16"),
-    refused(ValueError, "not of scaled ones", least(-126), "blackwell_mxfp8"),
+    refused(
+        ValueError, "is for aligned sums without scales, not for floored ones", least(-126), "cdna3_fp16"
+    ),
+    refused(ValueError, "not for scaled ones", least(-126), "blackwell_mxfp8"),
     refused(TypeError, "must be an int", least(1.5), "hopper_fp16"),
     refused(ValueError, "at least -252", least(-253), "hopper_fp16"),
     refused(ValueError, "at most 127", least(128), "hopper_fp16"),
@@ -477,7 +479,7 @@ OWN = {"name": "own", "inputs": "fp16", "k": 8, "fraction_bits": 24, "output": "
             (TypeError, "inputs must be a sequence of formats, not None", {"inputs": None}),
             (TypeError, "scales must be a sequence of formats, not 3", {"scales": 3}),
             (TypeError, "blocks must be a sequence of lengths, not None", {"blocks": None}),
-            (ValueError, "pairwise ones alone can flush", {"flush": True}),
+            (ValueError, "only pairwise ones can flush", {"flush": True}),
             (ValueError, "cut to tf32, not to tf32, float16", {"inputs": ("tf32", "fp16"), "cut": True}),
             (TypeError, "name must be a string, not 3", {"name": 3}),
         )

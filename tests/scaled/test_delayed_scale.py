@@ -99,7 +99,7 @@ def test_a_run_goes_on_from_a_saved_state():
         assert one.scale == other.scale
     for changed, message in (
         ({"scale": np.float32(0)}, "no scale or history"),
-        ({"scale": np.float64(1)}, "is of no state"),
+        ({"scale": np.float64(1)}, "is not part of a state"),
         ({"scale": np.float32(2.0**-128)}, "no scale or history"),
         ({"history": np.ones(5, np.float32)}, "no scale or history"),
         (mcf.DelayedScale("float8_e5m2", length=4, margin=1).state(), "element .* 57344.0. and .* 448"),

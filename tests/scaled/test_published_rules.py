@@ -267,7 +267,7 @@ def test_a_mask_says_whose_quotients_are_less_than_the_largest_element(fmt):
     for place in np.ndindex(x.shape):
         by = Fraction(float(numbers[place]))
         assert inside[place] == (abs(Fraction(float(x[place]))) < 6 * by)
-    with pytest.raises(ValueError, match="is not the one of shape"):
+    with pytest.raises(ValueError, match="must have the quantised array's shape"):
         scaled.inside(x[1:])
     for ask in (scaled.inside, scaled.clipped):
         with pytest.raises(TypeError, match="complex64 does not hold real numbers"):

@@ -327,7 +327,7 @@ def by_hand(**fields):
         (quantized, {"axis": 1}, np.exceptions.AxisError, "axis 1"),
         (quantized, {"x": np.int32([1])}, TypeError, "int32 is no array of floating-point numbers"),
         (by_hand, {"elements": [1.0, 2.0]}, TypeError, "elements and scale are arrays, not list"),
-        (by_hand, {"axis": 1}, ValueError, "axis = 1 is none of an array"),
+        (by_hand, {"axis": 1}, ValueError, "axis = 1 does not exist in shape"),
         (by_hand, {"axis": -1}, ValueError, "counted from 0"),
         (by_hand, {"axis": "x"}, TypeError, "axis must be an int"),
         (by_hand, {"tensor_scale": 1.0}, ValueError, "tensor_scale = 1.0, and the format mxfp4 has none"),

@@ -126,7 +126,7 @@ class Own(Schedule):
         return self.peak / step
 
 
-DATA = "what the problem, or an own optimizer, computes at the start differs"
+DATA = "what the problem, or a custom optimizer, computes at the start differs"
 OTHER_SETTINGS = [
     *(({"seed": 2}, "seed"), ({"steps": 5}, "steps"), ({"record_every": 3}, "record_every")),
     *(({"optimizer": "sgd"}, "optimizer"), ({"optimizer": AdamW(weight_decay=0.2)}, "optimizer")),

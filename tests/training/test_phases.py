@@ -204,7 +204,11 @@ def test_a_text_is_a_schedule():
         (lambda: train(mcf.Strategy("a\0")), ValueError, "a name in a file has no NUL"),
         (lambda: PrecisionSchedule(Phase("plain"), 3), TypeError, "name must be a string, not 3"),
         (lambda: train("plain,fp32"), ValueError, "unknown strategy 'plain,fp32'"),
-        (lambda: train("plain,fp32@late"), ValueError, "must be a strategy and its first step, as fp32@201"),
+        (
+            lambda: train("plain,fp32@late"),
+            ValueError,
+            "must be a strategy and its first step, like fp32@201",
+        ),
         (lambda: train("plain,fp33@5"), ValueError, "unknown strategy 'fp33'"),
         (lambda: train("plain,fp32@9"), ValueError, "step 9 begins a phase, and the run has 8"),
         (lambda: train("plain,exact@5", tiny_model()), ValueError, "cannot be trained in exact arithmetic"),

@@ -85,7 +85,7 @@ def test_a_text_is_the_reduction_that_it_says():
         (lambda: Reduction.of("2,ring,bf16,after,fp16,6"), ValueError, "the number of parts, then order"),
         (lambda: Reduction.of("2,rnig"), ValueError, "rnig"),
         (lambda: Reduction.of("2,ring,bf17"), ValueError, "bf17"),
-        (lambda: Reduction.of(2), TypeError, "a Reduction or a text as '8,ring,bfloat16', not 2"),
+        (lambda: Reduction.of(2), TypeError, "a Reduction or a text like '8,ring,bfloat16', not 2"),
         (lambda: Reduction(0), ValueError, "parts"),
         (lambda: Reduction(2.5), TypeError, "parts"),
         (lambda: Reduction(2, rounding="stochastic"), ValueError, "not rounded at random"),

@@ -108,10 +108,10 @@ NO_ADDITION = [None, 5, [], {}, "add", b"grow"]
 NO_SETTINGS = [None, 5, ["quadratic"], Quadratic, Rosenbrock()]
 NO_PROBLEM = [{}, {"kind": None}, {"kind": []}, {"kind": "linear"}, "linear"]
 TYPES = [
-    (optimizer, "hyper", ["adamw", *NO_HYPER], r"^hyper must be hyperparameters, as mcfsim.AdamW\(\)"),
-    (simulated, "optimizer", NO_HYPER, r"^optimizer must be hyperparameters, as mcfsim.AdamW\(\)"),
+    (optimizer, "hyper", ["adamw", *NO_HYPER], r"^hyper must be hyperparameters, such as mcfsim.AdamW\(\)"),
+    (simulated, "optimizer", NO_HYPER, r"^optimizer must be hyperparameters, such as mcfsim.AdamW\(\)"),
     (simulated, "optimizer", [BARE], "optimizer is a Bare, which must be declared with @dataclass"),
-    (optimizer, "strategy", NO_STRATEGY, "^strategy must be a Strategy, as strategy"),
+    (optimizer, "strategy", NO_STRATEGY, "^strategy must be a Strategy, like strategy"),
     (optimizer, "parameters", [[np.ones(3)], np.ones(3)], "parameters must be a mapping of names to arrays"),
     (optimizer, "parameters", [None], "parameters must be a mapping of names to arrays, not NoneType"),
     (optimizer, "decayed", ["w", None, True], "decayed must be a collection of names, not ('w'|None|True)$"),

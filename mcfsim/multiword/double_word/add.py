@@ -28,7 +28,7 @@ def words(x: Any) -> DoubleWord:
 
 
 def four_words(x: Any, y: Any) -> tuple[Value, Value, Value, Value]:
-    """Return the words of two double words, of each the high one first."""
+    """Return the words of two double words, the high word of each first."""
     return (*words(x), *words(y))
 
 

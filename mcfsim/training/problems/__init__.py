@@ -1,4 +1,4 @@
-"""Objectives with gradients, for comparing optimizers: one file a problem, each known by its name."""
+"""Objectives with gradients, for comparing optimizers: one file per problem, each known by its name."""
 
 from __future__ import annotations
 

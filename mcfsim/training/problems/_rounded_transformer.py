@@ -1,4 +1,4 @@
-"""The pieces of a transformer with every result rounded, by `mcfsim.functions`, or linear layers by a recipe.
+"""Pieces of a transformer with every result rounded, by `mcfsim.functions`, or with layers by a recipe.
 
 Rows go through these functions a column at a time: an operand is one column of all rows. Nothing is
 overwritten.
@@ -37,14 +37,14 @@ class RoundedPieces(TransformerPieces):
       embedding's gradient is the product with the tokens as unit vectors.
     - The loss of a row, on which no gradient depends, is computed in the format of reductions, from scores
       rounded into it. The mean of the rows is rounded to binary64.
-    - The gradient by the scores is `mcfsim.functions.cross_entropy_gradient`, divided by the number of rows.
+    - The gradient of the scores is `mcfsim.functions.cross_entropy_gradient`, divided by the number of rows.
     - Cosines and sines of positions, and the scale of queries, are real scalars: the former are rounded into
       the format, the latter enters a product that is rounded once.
 
     Parameters
     ----------
     calculation : Calculation
-        Of a format with infinities, which mask the tokens that come later.
+        In a format with infinities, which mask later tokens.
     multiplier : callable, optional
         As for `TransformerPieces`; its results are rounded into the format. By default the calculation
         multiplies.

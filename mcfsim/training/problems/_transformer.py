@@ -266,7 +266,7 @@ Multiplier = Callable[[Array, Array, str], tuple[Array, BackPair]]
 
 
 class TransformerPieces:
-    """The pieces of a transformer as one object, which another way of computing may replace.
+    """The pieces of a transformer as one object; subclasses compute them in other ways.
 
     Parameters
     ----------
@@ -284,7 +284,7 @@ class TransformerPieces:
         return self.multiplier(x, weight, name)
 
     def entered(self, parameters: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Return the parameters as they are computed with."""
+        """Return the parameters as the computation uses them."""
         return parameters
 
     def add(self, x: Array, change: Array) -> Array:

@@ -99,7 +99,7 @@ class DescribedProblem:
     name: str
 
     def settings(self) -> dict[str, Any]:
-        """Return the kind and the arguments of the constructor; of no calculation, none."""
+        """Return the kind and the arguments of the constructor, except a calculation of None."""
         arguments = {label: getattr(self, label) for label in signature(type(self)).parameters}
         if (calculation := arguments.pop("calculation", None)) is not None:
             arguments["calculation"] = calculation.settings()
@@ -122,7 +122,7 @@ def generator(seed: int, stream: DataStream, *key: int) -> np.random.Generator:
 
 
 def labelled(problem: str, loader: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_]]:
-    """Return data of scikit-learn: one row of features a sample, the labels, and whether it is held out.
+    """Return data of scikit-learn: one row of features per sample, the labels, and whether it is held out.
 
     Raises
     ------
@@ -146,9 +146,9 @@ def start_of(problem: Problem, seed: int) -> dict[str, NDArray[Any]]:
     Raises
     ------
     TypeError
-        If it is no mapping of names to arrays of real numbers.
+        If it is not a mapping of names to arrays of real numbers.
     ValueError
-        If a file of the run could not have the names.
+        If a file of the run cannot hold a name.
     """
     label, found = f"initial_parameters of problem {problem.name!r}", problem.initial_parameters(seed)
     if not isinstance(found, Mapping):
@@ -167,7 +167,7 @@ def loss_and_gradient_of(problem: Problem, weights: Tensors, step: int, seed: in
     Raises
     ------
     TypeError
-        If it is no pair of a number and a mapping of names to arrays of real numbers, or of mpmath's.
+        If it is not a pair of a number and a mapping of names to arrays of real numbers, or of mpmath's.
     ValueError
         If the loss is beyond binary64, or the gradient has other names or shapes than the weights.
     """
@@ -257,7 +257,7 @@ def check_memory(label: str, numbers: int, size: int = 8) -> None:
     """
     try:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # this system does not tell
+    except (AttributeError, ValueError, OSError):  # this system does not say
         return
     if numbers * size > memory:
         raise MemoryError(

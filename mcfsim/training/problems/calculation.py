@@ -58,7 +58,7 @@ class Calculation:
     products : Accumulator or "blas", optional
         How matrix products are summed, to nearest even, before they are rounded into the format of elements.
         By default the exact sum is rounded to float32. ``"blas"`` multiplies in float32 by NumPy's library:
-        some twenty times as fast, and the last digits depend on machine, library and number of threads.
+        about twenty times as fast, but the last digits depend on machine, library and number of threads.
     recipe : Recipe or str or mapping, optional
         The recipe for the products of linear layers: an object, its name or data; see `mcfsim.recipes`. Their
         results are rounded into the format, too. Without a format all else is computed as without a
@@ -67,17 +67,17 @@ class Calculation:
     Raises
     ------
     TypeError
-        If `products` is neither, or the recipe none of these.
+        If `products` or `recipe` is of the wrong type.
     ValueError
-        If a name is unknown, a format's name means another one, or an accumulator rounds otherwise.
+        If a name is unknown, a format has the name of another one, or an accumulator rounds in another way.
     UnsupportedFormatError
         If float32 does not hold a format.
 
     Notes
     -----
     Overflow follows IEEE 754: it gives an infinity, or NaN in a format without infinities. Formats with
-    neither, as those of 4 and 6 bits, and posits and grids saturate. NaN stays NaN. Elementary functions are
-    correctly rounded, but in binary64, where they are NumPy's.
+    neither, such as those of 4 and 6 bits, saturate, and so do posits and grids. NaN stays NaN. Elementary
+    functions are correctly rounded, but in binary64, where they are NumPy's.
     """
 
     format: Format | str | None
@@ -112,7 +112,7 @@ class Calculation:
     # -- as data ------------------------------------------------------------------------------------------
     @classmethod
     def of(cls, given: Calculation | Recipe | Mapping[str, Any] | str | None) -> Self | None:
-        """Return a calculation given as such, as data, or in text; None for None.
+        """Return a calculation given as an object, as data, or as text; None for None.
 
         Parameters
         ----------
@@ -141,8 +141,8 @@ class Calculation:
             if len(entries) > 4 - blas or "" in entries:
                 raise ValueError(
                     "a calculation in text is the format of elements, then that of reductions, then blas or "
-                    "the format of products and how many make a block, as 'bfloat16,float32,float32,16', not "
-                    f"{given!r}"
+                    "the format of products and how many make a block, like 'bfloat16,float32,float32,16', "
+                    f"not {given!r}"
                 )
             if recipe is None:
                 _begun(entries[0])
@@ -153,7 +153,7 @@ class Calculation:
             return cls(entries[0], **more, recipe=recipe)
         if not isinstance(given, Mapping):
             raise TypeError(
-                f"a calculation is a Calculation, its data, or a text as 'bfloat16,float32', not {given!r}"
+                f"a calculation is a Calculation, its data, or a text like 'bfloat16,float32', not {given!r}"
             )
         if given.keys() == {"recipe"}:
             return cls(None, recipe=given["recipe"])
@@ -223,7 +223,7 @@ class Calculation:
 def emulated(fmt: Format | str) -> Any:
     """Return the arithmetic of a format; binary64 is NumPy's.
 
-    Nothing is compiled: functions of hundreds of columns take longer to be recorded than to be computed.
+    Nothing is compiled: functions of hundreds of columns take longer to record than to compute.
     """
     if fmt == "float64":
         return arithmetic(fmt, backend="native")
@@ -238,7 +238,7 @@ def known(fmt: Format | str) -> Format:
     except ValueError:
         same = False
     if not same:
-        raise ValueError(f"{found!r} is not what its name means, by which a run's settings keep it")
+        raise ValueError(f"{found!r} is not the format of that name, and a run's settings keep only the name")
     return found
 
 

@@ -37,7 +37,7 @@ class Digits(DescribedProblem):
     The 1797 images have 64 pixels from 0 to 1 in steps of 1/16; every fifth image is held out. The hidden
     units are rectified linear. Without a format, forward and backward pass compute in binary64. With one,
     every result is rounded into it: weights and pixels; sums of products, with the bias, if any, as the first
-    term; gradients summed over a batch, and these divided by its size. The format of the loss serves for an
+    term; gradients summed over a batch, and these divided by its size. The format of the loss is used for an
     image's gradient d with respect to its scores z, which are rounded first::
 
         e = RN(exp(RN(z - max z)))
@@ -54,13 +54,13 @@ class Digits(DescribedProblem):
     batch : int, optional
         Number of different images in a batch, at most the 1438 that are not held out.
     format, loss_format : Format or str or None, optional
-        Formats of the forward and backward pass, and of the loss; by default the loss has that of the passes.
+        Formats of the forward and backward pass, and of the loss; by default they are the same.
     sums : {"once", "each"}, optional
         How sums of products are rounded, see `mcfsim.training.problems.calculation.Sums`.
     calculation : Calculation or Recipe or mapping or str, optional
-        In the place of these three: the formats of elements, of reductions and of sums of products, as such,
-        as data or in text, see `mcfsim.training.problems.calculation.Calculation.of`. A recipe computes the
-        products of the hidden layer, whose bias is added to its output; the output layer, as other heads,
+        In place of these three: the formats of elements, of reductions and of sums of products, as an object,
+        as data or as text, see `mcfsim.training.problems.calculation.Calculation.of`. A recipe computes the
+        products of the hidden layer, whose bias is added to its output; the output layer, like other heads,
         stays in high precision.
 
     Raises
@@ -68,14 +68,15 @@ class Digits(DescribedProblem):
     ImportError
         If scikit-learn, which ships the data, is missing.
     ValueError
-        If a size or a name is not allowed, float32 does not hold a format, a format's name means another one,
-        only the loss has a format, or a format and a calculation are given.
+        If a size or a name is not allowed, float32 does not hold a format, a format has the name of another
+        one, only the loss has a format, or a format and a calculation are given.
 
     References
     ----------
     Raposo, Tomas, Roma, PositNN: Training deep neural networks with mixed low-precision posit, ICASSP 2021
     (arXiv 2105.00053). In the code released with it, posits of 8 bits go forward and backward, those of the
-    loss and the optimizer have 16, and sums are those of quires; d for the own digit is rounded once there.
+    loss and the optimizer have 16, and sums are those of quires; d for an image's own digit is rounded once
+    there.
     """
 
     name = "digits"

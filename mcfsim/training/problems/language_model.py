@@ -169,12 +169,13 @@ class LanguageModel(DescribedProblem):
         bits, 2 to 16, with one scale per token; gradients pass unchanged. The head's input is not rounded.
     calculation : Calculation or Recipe or mapping or str, optional
         A format, with infinities, into which every result of forward and backward pass is rounded, parameters
-        first, and accumulators of reductions and matrix products: as such, as data or in text
+        first, and accumulators of reductions and matrix products: as an object, as data or as text
         (``"bfloat16"``, ``"float16,float32,blas"``), see
         `mcfsim.training.problems.calculation.Calculation.of`. The bits are the same on every machine, unless
-        ``blas`` multiplies. A recipe (``"nvfp4"``), alone or before it, computes the layers' matrices but for
-        the head; products within attention are not the recipe's. Random words are those of seed, step and
-        layer; all batches of the validation loss have the same. By default only NumPy rounds.
+        ``blas`` multiplies. A recipe (``"nvfp4"``), alone or before a format, computes the products with the
+        layers' matrices, except the head; products within attention do not follow the recipe. Random words
+        depend on seed, step and layer; all batches of the validation loss have the same. By default only
+        NumPy rounds.
     """
 
     name = "language-model"
@@ -211,7 +212,7 @@ class LanguageModel(DescribedProblem):
         if width % heads:
             raise ValueError(f"heads = {heads} must divide width = {width}")
         if not isinstance(corpus, Corpus | None):
-            raise TypeError(f"corpus must be a Corpus, as by Corpus.from_bytes, not {corpus!r}")
+            raise TypeError(f"corpus must be a Corpus, as from Corpus.from_bytes, not {corpus!r}")
         self.corpus = Corpus.from_standard_library() if corpus is None else corpus
         available = min(len(self.corpus.training), len(self.corpus.validation))
         if available <= context:

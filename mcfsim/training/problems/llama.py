@@ -18,9 +18,9 @@ LONGEST = 10_000.0
 class Llama(LanguageModel):
     """A decoder-only transformer over bytes in the shape of LLaMA; the loss is the cross entropy in nats.
 
-    As `LanguageModel`, but: queries and keys are turned by their positions, which are no parameters (RoPE);
-    the perceptron is gated, ``down (silu(gate x) * up x)``, and 8/3 times as wide as the stream, rounded
-    down (SwiGLU); and the head is a matrix of its own, not the embedding.
+    As `LanguageModel`, but: queries and keys are turned by their positions, which are not parameters (RoPE);
+    the perceptron is gated, ``down (silu(gate x) * up x)``, and 8/3 times as wide as the stream, rounded down
+    (SwiGLU); and the head is a matrix of its own, not the embedding.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class Llama(LanguageModel):
 
 @lru_cache(maxsize=8)
 def _powers(half: int) -> Array:
-    """Return the angles between neighbours, the binary64 numbers nearest to them: NumPy's vary by machine."""
+    """Return the angles between neighbours, correctly rounded to binary64: NumPy's vary by machine."""
     from mpmath import mp
 
     with mp.workprec(200):

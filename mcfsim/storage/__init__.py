@@ -1,4 +1,4 @@
-"""Files on disk: written whole or not at all, and checked before what was read is used.
+"""Files on disk: written whole or not at all, and checked before their content is used.
 
 `files` writes every file, `archive` stores arrays, `tensors` and `shards` read and write models, and `sealed`
 checks headers and digests. `sweeps` evaluates a function on ranges of an index and resumes after a kill.

@@ -18,32 +18,33 @@ from mcfsim.storage.files import Pathlike, open_regular, replacing
 
 #: The member that holds JSON text: what the file is, and the dtype and shape of every other member.
 ABOUT = "about"
-#: Most bytes of that text, as NumPy stores it, and of any member's header.
+#: The maximum size in bytes of that text, as NumPy stores it, and of any member's header.
 _LONGEST_ABOUT = 1 << 26
 _LONGEST_HEADER = 1 << 14
-#: Bytes of arrays that a file of any size may hold. The files we write hold no more than their own size.
+#: Bytes of arrays that a file of any size may claim to hold. Files that we write claim no more than their own
+#: size.
 _MODEST = 1 << 28
 #: Little-endian numbers and text: no objects and no structured dtypes.
 _DTYPES = re.compile(r"<f4|<f8|<i8|<U[1-9][0-9]{0,8}")
 _ENCRYPTED = 1
-#: Most bytes of each part of an array's name, so that the whole fits into an entry of a ZIP file.
+#: The maximum number of bytes of each part of an array's name, so that the whole fits into a ZIP entry.
 _LONGEST_NAME = 32_000
-#: The rule for such a part, and how many characters of one that is refused are shown.
+#: The rule for such a part, and how many characters of a refused one an error shows.
 _NAMES = f"a name in a file has no NUL, no surrogate, and at most {_LONGEST_NAME:,} bytes"
 _SHOWN = 40
 
 
 def check_name(label: str, name: str, *, last: bool = True) -> None:
-    """Raise ValueError if arrays whose names are made of this one cannot be stored.
+    """Raise ValueError if a name cannot be part of the names of stored arrays.
 
     Parameters
     ----------
     label : str
-        What has the name, for the message.
+        What has the name, as the message calls it.
     name : str
         A strategy's or a tensor's name.
     last : bool, optional
-        Whether names of arrays end in it.
+        Whether names of arrays end in this name.
     """
     surrogates = any("\ud800" <= character <= "\udfff" for character in name)
     if "\0" in name or surrogates or len(name.encode(errors="replace")) > _LONGEST_NAME:
@@ -65,7 +66,7 @@ class ArraySpec(NamedTuple):
 
 
 Forms = Mapping[str, ArraySpec]
-#: A check of JSON data and forms before arrays are read, and JSON data with arrays.
+#: A check of JSON data and forms, made before arrays are read; and JSON data with arrays.
 Check = Callable[[dict[str, Any], Forms], None]
 Content = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 
@@ -73,7 +74,7 @@ Content = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 def write_archive(
     path: Pathlike, about: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], *, exclusive: bool = False
 ) -> None:
-    """Write arrays and JSON data to one ``.npz`` file, as `mcfsim.storage.files.replacing` does.
+    """Write arrays and JSON data to one ``.npz`` file, whole or not at all.
 
     The array ``about`` holds the JSON data, the dtype and shape of each array, and a SHA-256 of the whole
     content. Nothing is compressed, so no file claims more than its size.
@@ -95,22 +96,22 @@ def write_archive(
 
 
 def read_archive(path: Pathlike, check: Check) -> Content:
-    """Read all that `write_archive` wrote, unchanged, or raise.
+    """Return what `write_archive` wrote, unchanged, or raise.
 
     Parameters
     ----------
     path : path
         The file.
     check : callable
-        Is called with the JSON data and the dtype and shape of each array, before the arrays are read. It
+        Called with the JSON data and the dtype and shape of each array, before the arrays are read. It
         raises ValueError if the caller cannot use them.
 
     Raises
     ------
     ValueError
-        If it is no such file, is damaged, or holds more than its size allows.
+        If the file is not of this kind, is damaged, or claims to hold more than its size allows.
     OSError
-        If it is not there or cannot be read.
+        If it does not exist or cannot be read.
     """
     with open_regular(path) as file:
         try:
@@ -123,7 +124,7 @@ def read_archive(path: Pathlike, check: Check) -> Content:
 
 
 class _UnusableError(ValueError):
-    """A refusal by the caller's check of a file that was sound as far as it was read."""
+    """A refusal, by the caller's check, of a file that is sound as far as it was read."""
 
 
 def _read(file: IO[bytes], check: Check) -> Content:
@@ -132,7 +133,7 @@ def _read(file: IO[bytes], check: Check) -> Content:
         members = list(_members(archive, max(_MODEST, size)))
         names = [name for name, _ in members]
         if len(set(names)) < len(names) or ABOUT not in names:
-            raise ValueError(f"its members are {', '.join(names[:5])}...")
+            raise ValueError(f"it repeats a member, or lacks {ABOUT!r}: it has {', '.join(names[:5])}...")
         infos = dict(members)
         about = json.loads(_about(archive, infos.pop(ABOUT)))
         if not isinstance(about, dict) or not isinstance(about.get("arrays"), dict):
@@ -180,7 +181,7 @@ def _about(archive: ZipFile, info: ZipInfo) -> str:
 
 def _array(archive: ZipFile, info: ZipInfo, form: ArraySpec) -> NDArray[Any]:
     if not form.bytes <= info.file_size <= form.bytes + _LONGEST_HEADER:
-        raise ValueError(f"member {info.filename!r} has {info.file_size} bytes, of {form.bytes} and a header")
+        raise ValueError(f"member {info.filename!r} has {info.file_size} bytes, not {form.bytes} + a header")
     with archive.open(info) as member:
         found = _header(member)
         data = member.read(form.bytes + 1)  # to the end, where zipfile compares the checksum
@@ -190,12 +191,12 @@ def _array(archive: ZipFile, info: ZipInfo, form: ArraySpec) -> NDArray[Any]:
 
 
 def _header(member: IO[bytes]) -> ArraySpec:
-    """Read NumPy's header of an array; for such arrays it writes this version only."""
+    """Read NumPy's header of an array; for such arrays NumPy writes version 1.0 only."""
     if np.lib.format.read_magic(member) != (1, 0):
         raise ValueError("a member is of another version of NumPy's format")
     shape, fortran, dtype = np.lib.format.read_array_header_1_0(member, max_header_size=_LONGEST_HEADER)
     if fortran and len(shape) > 1:
-        raise ValueError("an array is in Fortran's order")
+        raise ValueError("an array is in Fortran order")
     return ArraySpec(dtype, shape)
 
 
@@ -203,9 +204,9 @@ def _form(said: Any) -> ArraySpec:
     """Return dtype and shape of an array from its description."""
     dtype, shape = said
     if not isinstance(dtype, str) or not _DTYPES.fullmatch(dtype):
-        raise ValueError(f"dtype {dtype!r} is none of ours")
+        raise ValueError(f"dtype {dtype!r} is none that we store")
     if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape) or len(shape) > 8:
-        raise ValueError(f"shape {shape!r} is none")
+        raise ValueError(f"shape {shape!r} is not a list of at most 8 lengths")
     return ArraySpec(np.dtype(dtype), tuple(shape))
 
 
@@ -213,7 +214,7 @@ def _portable(name: str, array: NDArray[Any]) -> NDArray[Any]:
     """Return an array as it is stored: contiguous and little-endian."""
     stored = np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
     if not _DTYPES.fullmatch(stored.dtype.str):
-        raise TypeError(f"array {name!r} of dtype {array.dtype} is not of numbers or text that we store")
+        raise TypeError(f"array {name!r} of dtype {array.dtype} has no numbers or text that we store")
     if "\0" in name or name.endswith(".npy") or name == ABOUT:
         raise ValueError(f"{name!r} cannot be the name of an array in a file")
     return stored

@@ -1,7 +1,7 @@
-"""Memory of arrays: reused for intermediate blocks, shared by elements, or mapped from new files.
+"""Memory of arrays: reuse for intermediate blocks, overlap of elements, and maps of new files.
 
 Allocating an array the size of a block costs a call to the operating system and a page fault for each page.
-That takes several times as long as the arithmetic on it.
+Together these take several times as long as the arithmetic on the block.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from mcfsim.storage.files import OutputError, Pathlike, folder_of, telling
 #: Elements per block: enough that calls cost little compared with the arithmetic, and few enough for the
 #: caches.
 BLOCK = 1 << 17
-#: Elements per block where calls cost more: threads wait for each other at each, random words take dozens.
+#: Elements per block where calls cost more: threads wait for each other at each call, and random words take
+#: dozens of calls.
 LARGE_BLOCK = 2 * BLOCK
 
 _LINE = 64
@@ -39,7 +40,7 @@ def scratch(place: str, size: int, dtype: DTypeLike) -> NDArray[Any]:
     Parameters
     ----------
     place : str
-        Name of its use. Arrays that are alive at the same time need different places.
+        Name of the vector's use. Vectors in use at the same time need different places.
     size : int
         Number of elements; beyond `LARGE_BLOCK` the memory is not kept.
     dtype : dtype
@@ -75,7 +76,7 @@ def overlaps_itself(shape: Sequence[int], steps: Sequence[int], size: int = 1) -
     axes = sorted((abs(step), length) for step, length in zip(steps, shape, strict=True) if length != 1)
     reach = size
     for step, length in axes:
-        if step < reach:  # axes are not one within another, so all places are compared
+        if step < reach:  # axes are not nested, so all places are compared
             break
         reach += (length - 1) * step
     else:
@@ -117,7 +118,7 @@ def new_maps(
     ------
     OutputError
         If the parent folder does not exist, the disk has too little room, or a file cannot be made; or if
-        the folder is no folder, or already has one of the files. No new files are left then.
+        `folder` is not a folder, or already has one of the files. No new files are left then.
     """
     place = folder_of(folder).resolve()
     paths = {name: place / f"{name}.npy" for name in forms}

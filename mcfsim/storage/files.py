@@ -44,11 +44,11 @@ def destination(path: Pathlike) -> Path:
     Raises
     ------
     OutputError
-        If it is empty; if it exists and is no regular file, or is read-only (for everybody, or for this
-        process); or if its folder does not exist.
+        If the path is empty; if the file exists and is not regular, or is read-only (for everybody, or for
+        this process); or if its folder does not exist.
     """
     if not os.fspath(path):  # which would lead to the working folder
-        raise OutputError("cannot write to '': a path names a file")
+        raise OutputError("cannot write to '': the path of the file is empty")
     try:
         target = Path(os.path.realpath(path))
         mode = os.stat(path).st_mode
@@ -57,7 +57,7 @@ def destination(path: Pathlike) -> Path:
     except (OSError, ValueError) as problem:  # a loop of links; a NUL in the name
         raise _refusal(path, getattr(problem, "strerror", None) or str(problem)) from problem
     if mode is not None and not stat.S_ISREG(mode):
-        raise _refusal(path, f"it is {_kind(mode)}, and no regular file")
+        raise _refusal(path, f"it is {_kind(mode)}, not a regular file")
     # An administrator could write to it all the same, but whoever made it read-only wants it kept.
     if mode is not None and not (mode & 0o222 and os.access(target, os.W_OK)):
         raise _refusal(path, "it is read-only")
@@ -67,9 +67,9 @@ def destination(path: Pathlike) -> Path:
 
 
 def folder_of(path: Pathlike) -> Path:
-    """Return the path of a folder; OutputError if it is empty, which would be the working folder."""
+    """Return the path of a folder; raise OutputError if it is empty, which means the working folder."""
     if not os.fspath(path):
-        raise OutputError("cannot write to '': a path names a folder")
+        raise OutputError("cannot write to '': the path of the folder is empty")
     return Path(path)
 
 
@@ -94,7 +94,7 @@ def check_outputs(outputs: Mapping[str, Pathlike | None]) -> None:
         target = destination(path)
         for key in {target, identity(target)} - {None}:  # hard links have different names
             if key in found:
-                raise OutputError(f"{found[key]} and {label} are one and the same file, {target}; name two")
+                raise OutputError(f"{found[key]} and {label} are one and the same file, {target}: name two")
             found[key] = label
         if target.parent not in folders:
             folders.add(target.parent)
@@ -259,7 +259,7 @@ def read_text(path: Pathlike, limit: int) -> str:
 
 @contextmanager
 def _beside(path: Pathlike) -> Iterator[tuple[Path, Path, io.BufferedWriter[ToldFile]]]:
-    """Yield where a path leads, and name and file of a new one there with its permissions."""
+    """Yield the target of a path, and the name and file of a new one beside it with its permissions."""
     target = destination(path)
     _remove_stranded(target.parent)
     with telling(path), _scratch(target.parent, path) as (scratch, file):
@@ -301,16 +301,16 @@ def _try_out(folder: Path, path: Pathlike) -> None:
 
 
 def _put(scratch: Path, target: Path, *, exclusive: bool) -> None:
-    """Give a file its final name, if exclusive unless that is taken."""
+    """Give a file its final name; if exclusive, raise FileExistsError if that is taken."""
     if exclusive:
         try:
             os.link(scratch, target)
             return
         except FileExistsError:
             raise
-        except OSError:  # no hard links here: another process may still come between
+        except OSError:  # no hard links here: another process may still get in between
             if target.exists():
-                raise FileExistsError(f"{target} is there already") from None
+                raise FileExistsError(f"{target} exists already") from None
     os.replace(scratch, target)
 
 
@@ -339,7 +339,7 @@ def _locked(file: IO[bytes]) -> bool | None:
 
 def _refuse_irregular(path: Pathlike, mode: int) -> None:
     if not stat.S_ISREG(mode):
-        raise ValueError(f"{os.fspath(path)} is {_kind(mode)}, and no regular file")
+        raise ValueError(f"{os.fspath(path)} is {_kind(mode)}, not a regular file")
 
 
 def _kind(mode: int) -> str:
@@ -365,7 +365,7 @@ def _refusal(path: Pathlike, why: str) -> OutputError:
 
 
 # -- room on a disk ---------------------------------------------------------------------------------------
-#: Most bytes that a file may have beyond its numbers.
+#: The maximum number of bytes that a file has beyond its numbers.
 _HEADER = 1 << 16
 
 
@@ -395,6 +395,6 @@ def check_space(path: Pathlike, size: int) -> None:
 def _in_units(size: int) -> str:
     """Return a number of bytes as text, in GB, MB, kB or bytes."""
     for unit, power in (("GB", 9), ("MB", 6), ("kB", 3)):
-        if size >= 0.9995 * 10**power:  # which three digits make 1
+        if size >= 0.9995 * 10**power:  # three digits round this up to 1
             return f"{size / 10**power:.3g} {unit}"
     return f"{size} bytes"

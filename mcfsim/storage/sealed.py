@@ -1,6 +1,6 @@
 """Checks on file headers: JSON of the annotated types, a digest for each tensor, a seal for the header.
 
-Anyone may have altered a file. The digest shows a changed byte of a tensor, the seal one of the header.
+Anyone may have altered a file. A digest shows a changed byte of its tensor, the seal one of the header.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 # -- records in JSON files, with a digest -------------------------------------------------------------------
-#: Longest description of a problem, in characters: a file may have pages in the place of a number.
+#: Longest description of a problem, in characters: a file may have pages in place of a number.
 _SAID = 300
 
 
@@ -214,7 +214,7 @@ class SealedRecord:
 
 
 # -- seals and digests ------------------------------------------------------------------------------------
-#: The kind of file that a header names: weights or one step of recorded gradients; an optimizer's state.
+#: The kinds of files that headers name: weights or one step of recorded gradients; an optimizer's state.
 RECORDING, STATE = "mcfsim-recording-1", "mcfsim-state-1"
 #: Dtype, as named in files, and shape of each tensor.
 Forms = Mapping[str, tuple[str, tuple[int, ...]]]
@@ -259,7 +259,9 @@ def unsealed(
     except (KeyError, ValueError) as problem:
         raise FileOfTensorsError(path, f"has a header that mcfsim did not write: {problem}") from problem
     if digests.keys() != tensors.keys():
-        raise FileOfTensorsError(path, "has a header that mcfsim did not write: its digests are of others")
+        raise FileOfTensorsError(
+            path, "has a header that mcfsim did not write: its digests are of other tensors"
+        )
     return digests, said
 
 

@@ -1,4 +1,4 @@
-"""Reading and writing safetensors files, single or with an index, and a check that outputs spare inputs."""
+"""Reading and writing safetensors files, single or with an index, and a check of outputs against inputs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mcfsim.storage.sealed import parse
 from mcfsim.storage.tensors import ELEMENTS, NUMBERS, FileOfTensorsError, PlainTensor, Tensor
 
 SUFFIX, INDEX_SUFFIX = ".safetensors", ".safetensors.index.json"
-#: Most bytes that an index may have, with one line per tensor.
+#: The maximum size in bytes of an index, which has one line per tensor.
 _LONGEST_INDEX = 1 << 27
 #: Bytes of the number at the start of a file that gives the length of its header.
 _LENGTH = 8
@@ -40,12 +40,12 @@ def read_file(path: Pathlike) -> dict[str, Tensor]:
     Raises
     ------
     FileOfTensorsError
-        If it is no such file, is damaged, or has a tensor of an unknown dtype.
+        If it is not such a file, is damaged, or has a tensor of an unknown dtype.
     OSError
-        If it is not there or cannot be read.
+        If it does not exist or cannot be read.
     """
     path = Path(path)
-    with open_regular(path) as file:  # refuses what is no regular file, or does not exist
+    with open_regular(path) as file:  # raises if it is not a regular file, or does not exist
         start = _LENGTH + int.from_bytes(file.read(_LENGTH), "little")
     with _opened(path) as opened:
         names = list(opened.offset_keys())
@@ -72,9 +72,9 @@ def read_metadata(path: Pathlike) -> dict[str, str]:
     Raises
     ------
     FileOfTensorsError
-        If it is no such file, or is damaged.
+        If it is not such a file, or is damaged.
     OSError
-        If it is not there or cannot be read.
+        If it does not exist or cannot be read.
     """
     path = Path(path)
     if path.is_dir():
@@ -91,7 +91,7 @@ def read_metadata(path: Pathlike) -> dict[str, str]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """Open a regular file by the safetensors library, and raise `FileOfTensorsError` for what it raises."""
+    """Open a regular file with the safetensors library; turn its errors into `FileOfTensorsError`."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -118,7 +118,7 @@ def read_index(path: Pathlike) -> dict[str, Tensor]:
     for name, place in places.items():
         if name not in shards[place]:
             raise FileOfTensorsError(
-                path, f"tensor {name!r} is said to lie in {place}, which has none of that name"
+                path, f"tensor {name!r} is said to lie in {place}, which has no tensor of that name"
             )
     for place, tensors in shards.items():
         for name in tensors:
@@ -186,8 +186,8 @@ def write_file(
     path : path
         The file to write.
     tensors : mapping of str to (str, array)
-        A dtype of `ELEMENTS`, and elements in the form in which they are read, of any shape; a memory map
-        serves, too.
+        A dtype of `ELEMENTS`, and elements of any shape, in the form in which they are read. A memory map
+        works, too.
     metadata : mapping of str to str, optional
         Metadata for the header.
     exclusive : bool, optional
@@ -196,13 +196,13 @@ def write_file(
     Raises
     ------
     OutputError
-        If the file cannot be written, the disk has no room, or a tensor is named as the header's metadata.
+        If the file cannot be written, the disk has no room, or a tensor is named ``__metadata__``.
     FileExistsError
         If `exclusive` and the file exists.
     """
     from safetensors import SafetensorError, TensorSpec, serialize_file
 
-    if "__metadata__" in tensors:  # which a header has for its metadata
+    if "__metadata__" in tensors:  # the name of the metadata in a header
         raise OutputError(f"cannot write {os.fspath(path)}: no tensor in a file is named '__metadata__'")
     kept = {name: (dtype, np.ascontiguousarray(x, ELEMENTS[dtype])) for name, (dtype, x) in tensors.items()}
     specs = {
@@ -255,10 +255,10 @@ def _shard(index: Path, place: str, name: str) -> dict[str, Tensor]:
 
 
 # -- outputs apart from inputs ----------------------------------------------------------------------------
-#: The ends of the names of files that are read from a folder, or from the folder of an index.
+#: The suffixes of the files that are read from a folder, or from the folder of an index.
 _READ = (SUFFIX, INDEX_SUFFIX)
-#: In a recording, the file with the number of its steps, and the start of the names of its steps' files;
-#: every name with this start is taken for a step's.
+#: In a recording, the file with the number of its steps, and the prefix of the files of its steps; every
+#: file with this prefix counts as a step's.
 COUNT, STEP = "steps.json", "step-"
 
 
@@ -294,7 +294,7 @@ def check_apart(outputs: Mapping[str, Pathlike | None], inputs: Mapping[str, Pat
 
 
 def _read_from(path: Path) -> tuple[Path | None, set[tuple[int, int]], Callable[[str], bool]]:
-    """Return the folder whose files are read, or None, the identities of these, and which names are read."""
+    """Return the folder whose files are read, or None; their identities; and a test of the names to read."""
     folder = path if path.is_dir() else path.parent if path.suffix == ".json" else None
     files, names = [path], []
     if folder is not None:

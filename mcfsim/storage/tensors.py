@@ -140,7 +140,7 @@ class PlainTensor(Tensor):
 # -- NumPy's .npz archives, without pickles ---------------------------------------------------------------
 #: The names in `ELEMENTS` of NumPy's dtypes.
 _NAMES = {called: name for name, called in NUMBERS.items() if hasattr(np, called)}
-#: Most bytes of an array in column-major order, which must be read as a whole.
+#: The maximum size in bytes of an array in column-major order, which must be read as a whole.
 _MOST_TURNED = 1 << 28
 _ENCRYPTED = 1
 
@@ -191,7 +191,7 @@ class Member(Tensor):
             return self._stretch(start, stop)
         turned = self._archive.turned
         if turned is None or turned[0] != self.member:
-            self._archive.turned = None  # first, so that two never take memory at once
+            self._archive.turned = None  # first, so that memory never holds two
             whole = self._stretch(0, self.size).reshape(self.shape, order="F").ravel()
             turned = self._archive.turned = self.member, whole
         if stop == self.size:
@@ -239,14 +239,14 @@ def read_archive_of_tensors(path: Pathlike) -> dict[str, Tensor]:
     Raises
     ------
     FileOfTensorsError
-        If it is no such file, is damaged, or has an array of an unknown dtype, such as objects, which would
-        need pickles.
+        If it is not such a file, is damaged, or has an array of an unknown dtype, such as objects, which
+        would need pickles.
     OSError
-        If it is not there or cannot be read.
+        If it does not exist or cannot be read.
     """
     path = Path(path)
     found: dict[str, Tensor] = {}
-    open_regular(path).close()  # refuses what is no regular file, or does not exist
+    open_regular(path).close()  # raises if it is not a regular file, or does not exist
     try:
         for tensor in _members(path, _Archive(path)):
             if tensor.name in found:
@@ -288,7 +288,7 @@ def _member(path: Path, archive: _Archive, info: ZipInfo, name: str) -> Member:
         raise refusal(f"of shape {shape} has {info.file_size - start} bytes in place of {size}")
     if (in_columns := in_columns and len(shape) > 1) and size > _MOST_TURNED:
         raise refusal(
-            f"lies in columns (Fortran order), which are read up to {_MOST_TURNED} bytes, and has {size}"
+            f"has {size} bytes in column-major (Fortran) order, and at most {_MOST_TURNED} can be read in it"
         )
     kind, big = _NAMES[dtype.name], dtype.byteorder == ">"
     return Member(name, kind, shape, path, info.filename, in_columns, big, archive)

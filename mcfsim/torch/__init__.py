@@ -2,7 +2,7 @@
 
 `optimizers` has the public classes, built on `step`. A `group` says how its parameters are stored;
 `straight_step` and `whole_step` make its steps, which `watcher` and `change_recorder` observe.
-`quantized` is about operands of products, `tensor_products` multiplies tensors, as tensor cores do or by a
+`quantized` quantises operands of products, `tensor_products` multiplies tensors, as tensor cores do or by a
 recipe, and `emulation` puts such products into a model. The rest deals with PyTorch: state dicts, DTensors,
 captured graphs, steps in the backward pass, other libraries' optimizers. Imports `optim` and below. Begin
 with `optimizers`.

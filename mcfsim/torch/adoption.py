@@ -44,24 +44,24 @@ def adopt(
     ----------
     optimizer : an optimizer of mcfsim.torch, an AdamW, PyTorch's Adam or Muon, or its state dict
         The AdamW is that of PyTorch, torchao, bitsandbytes, optimi or FlashOptim, see
-        `mcfsim.torch.foreign.LIBRARIES`. PyTorch's may have ``amsgrad``; Adam may have no decay but a
-        decoupled one. Do not use it afterwards; one of mcfsim.torch refuses. Its parameters change their
-        dtype in place if the strategy stores them in another one, and lose their gradients. Its state is
-        moved piece by piece, so that little memory is needed for both.
+        `mcfsim.torch.foreign.LIBRARIES`. PyTorch's may have ``amsgrad``; Adam's decay, if any, must be
+        decoupled. Do not use the optimizer afterwards; one of mcfsim.torch then raises. Its parameters change
+        their dtype in place if the strategy stores them in another one, and lose their gradients. Its state
+        is moved piece by piece, so little extra memory is needed.
     strategy : Strategy or str, optional
         The strategy of the new optimizer, in all groups.
     kind : type, optional
-        The class of the new optimizer: by default that of the old one. Other libraries' AdamW goes on by
-        `AdamW`, PyTorch's with ``amsgrad`` by `AMSGrad`, and its Muon by `TorchMuon`, which has its bits.
-        Classes with other rounding points may take each other's place, as `TorchAdamW` that of `AdamW`.
+        The class of the new optimizer: by default that of the old one. Another library's AdamW becomes an
+        `AdamW`, PyTorch's with ``amsgrad`` an `AMSGrad`, and its Muon a `TorchMuon`, which has its bits.
+        Classes that differ only in rounding points, such as `AdamW` and `TorchAdamW`, may replace each other.
     from_ : str, optional
         The library of a state dict: ``"torch"``, ``"torchao"``, ``"bitsandbytes"``, ``"optimi"`` or
         ``"flashoptim"``.
     params : iterable of tensor, optional
         The parameters of the state dict, in its order.
     **options
-        Arguments of the new optimizer, as ``low``, ``rounding`` or ``random``. All but `low` are by default
-        those of the old optimizer's groups.
+        Arguments of the new optimizer, such as ``low``, ``rounding`` or ``random``. By default, all but `low`
+        are those of the old optimizer's groups.
 
     Returns
     -------
@@ -85,10 +85,10 @@ def adopt(
     -----
     Nothing that the formats can hold is lost. State is carried over as `mcfsim.Optimizer.switched` says, to
     the same bits: what it represents, parameter or moment, is summed exactly, and rounded once to nearest
-    even. Further components, Kahan's compensation or the master copy hold the rest, as far as they reach.
-    Weights are put on a grid of other integers as at the start.
+    even. Further components, Kahan's compensation or the master copy hold the rest, as far as they reach. If
+    the new strategy has a grid of other integers, weights are put on it as at the start of a run.
 
-    PyTorch's Muon counts no steps: they count from the adoption. Its ``eps`` is that of the iteration.
+    PyTorch's Muon counts no steps, so steps count from the adoption. Its ``eps`` is that of the iteration.
     """
     if isinstance(optimizer, Mapping) != (params is not None):
         raise TypeError("params are the parameters of a state dict: give both or neither")
@@ -126,8 +126,8 @@ def adopt(
             found = _held(given, library, group, parameter, trial)
             if found.slots != trial._slots(parameter, there):
                 raise ValueError(
-                    f"a parameter of shape {tuple(parameter.shape)} has moments for another step than it "
-                    "would have by the new options, as by Muon's others; leave these as they are"
+                    f"a parameter of shape {tuple(parameter.shape)} has moments for another step than "
+                    "the new options (such as Muon's others) give it; leave these options as they are"
                 )
             _check(stores, parameter, found)
     for warning in told:
@@ -161,8 +161,8 @@ def release(
     Parameters
     ----------
     optimizer : AdamW, AMSGrad or Muon
-        Or one with PyTorch's rounding points. Do not use it afterwards: its parameters become tensors of
-        `dtype`, in place.
+        Or a counterpart with PyTorch's rounding points. Do not use the optimizer afterwards: its parameters
+        become tensors of `dtype`, in place.
     dtype : dtype, optional
         The floating dtype of the parameters.
     to : {"torch", "torchao", "bitsandbytes", "optimi"}, optional
@@ -173,8 +173,8 @@ def release(
     -------
     optimizer
         An AdamW of the library, or PyTorch's Muon. Each of its numbers is the sum of the components, rounded
-        once to nearest even, and in groups that share a scale after that. Kahan's compensation goes on in
-        optimi's. It has the old one's defaults for groups that are added.
+        once to nearest even, and then quantised if the library stores it in groups that share a scale.
+        Kahan's compensation becomes optimi's. Groups that are added have the old optimizer's defaults.
 
     Raises
     ------
@@ -183,8 +183,8 @@ def release(
     ValueError
         If the library is unknown, or has no such optimizer; if a number is too large for `dtype`; if
         processes share a parameter whose dtype would change; if parameters of a group that is given to optimi
-        have made different numbers of steps; or if Muon moves some by AdamW, or in a way that PyTorch's
-        lacks; or if a group maximizes, and the library cannot. Nothing has changed then.
+        have made different numbers of steps; if Muon moves some parameters by AdamW, or in a way that
+        PyTorch's Muon lacks; or if a group maximizes, and the library cannot. Nothing has changed then.
     ImportError
         If the library is not installed.
     SpoiltStateError
@@ -222,7 +222,7 @@ def release(
 
 
 def _start_on_grids(optimizer: Any) -> None:
-    """Put weights on their grids that have made no step there."""
+    """Put weights that have made no step yet on their grids."""
     groups = optimizer.param_groups if isinstance(optimizer, StoredOptimizer) else ()
     if any(optimizer.steps_of(group).on_grid for group in groups):
         optimizer.start()
@@ -238,7 +238,7 @@ def _kind(own: type[StoredOptimizer], kind: type[StoredOptimizer] | None) -> typ
 
 
 def _shared(group: Mapping[str, Any], defaults: Mapping[str, Any], kept: Iterable[str]) -> dict[str, Any]:
-    """Return the entries of a group that are kept, and those that schedulers added: no count of steps."""
+    """Return the entries of a group that are kept, and those that schedulers added, but no count of steps."""
     others = {*defaults, *NAMES, "step"}
     return {name: x for name, x in group.items() if name in kept or name not in others}
 
@@ -249,7 +249,7 @@ def _trial(
     strategy: Strategy | str,
     options: dict[str, Any],
 ) -> StoredOptimizer:
-    """Return the new optimizer of empty parameters; raise what it would raise, before any change."""
+    """Return the new optimizer with empty parameters, so that what it refuses raises before any change."""
     fmt = get_strategy(strategy, options.get("low", "bfloat16")).parameter.format
     dtype = torch.float32 if fmt is None else torch_dtype(fmt)
     empty = torch.zeros(0, dtype=dtype, device="cpu")
@@ -267,7 +267,7 @@ def _held(
     parameter: torch.Tensor,
     taking: StoredOptimizer,
 ) -> Held:
-    """Return the state of a parameter, which need not have begun; another library's by the parts here."""
+    """Return a parameter's state, which need not have begun; another library's in the parts of `taking`."""
     state = optimizer.state.get(parameter, {})
     if library is not None:
         slots = taking._slots(parameter, taking.group_of(parameter))
@@ -323,13 +323,13 @@ def _check_spread(parameter: torch.Tensor, dtype: torch.dtype, *stores: StateLay
 
 
 def _taken(stores: StateLayout, parameter: torch.Tensor, source: Held) -> dict[str, Any]:
-    """Store a parameter as it is stored here, from how it was; return its state."""
+    """Store a parameter, until now stored as in `source`, as `stores` says; return its state."""
     old, state, slots = source
     given = {**state, "parameter": parameter.detach()}
     here, same, made = local_tensors(given), dict[str, torch.Tensor](), dict[str, torch.Tensor]()
 
     def is_same(label: str, names: Sequence[str]) -> bool:
-        """Keep tensors, if both strategies store them in the same way."""
+        """Keep tensors if both strategies store them in the same way; return whether they do."""
         found = alike(old.strategy, stores.strategy, label)
         if not found or any(here[name].dtype != stores.dtypes[name] for name in names):
             return False

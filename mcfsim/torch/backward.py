@@ -1,4 +1,4 @@
-"""Steps in the backward pass: each parameter moves once its gradient is there, which is then freed."""
+"""Steps in the backward pass: each parameter moves once its gradient is there, and the gradient is freed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class BackwardSteps:
 
     def __init__(self, optimizer: StoredOptimizer, every: int) -> None:
         self._optimizer, self._every = optimizer, every
-        #: How many gradients were added into which tensor, and its version then.
+        #: For each parameter, how many gradients were added into which tensor, and its version then.
         self._added: dict[torch.Tensor, tuple[int, Any, int]] = {}
         self._waiting: dict[torch.Tensor, ParameterPlace] = {}
         places = [place for place in optimizer.listed() if place.parameter.requires_grad]
@@ -50,7 +50,7 @@ class BackwardSteps:
         self._waiting.clear()
 
     def _look(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
-        """Count anew, before a gradient is added, if those so far were zeroed where they lie."""
+        """Before a gradient is added, restart the count if the gradients so far were zeroed in place."""
         _, held, version = self._added.get(parameter, (0, None, 0))
         if held is not None and held is parameter.grad and held._version != version and not held.any():
             del self._added[parameter]
@@ -59,8 +59,8 @@ class BackwardSteps:
         def received(parameter: torch.Tensor) -> None:
             if parameter.grad is None:
                 raise RuntimeError(
-                    f"another hook has freed the gradient of a parameter of shape {tuple(parameter.shape)}, "
-                    "of which a step was to be made"
+                    f"another hook has freed the gradient of a parameter of shape {tuple(parameter.shape)} "
+                    "before its step"
                 )
             if self._every > 1 and torch.is_grad_enabled():  # each sum is a tensor of its own
                 raise RuntimeError(
@@ -128,8 +128,8 @@ def step_in_backward(optimizer: StoredOptimizer, *, every: int = 1) -> BackwardS
     TypeError
         If `optimizer` is no optimizer of `mcfsim.torch`, or `every` no int.
     ValueError
-        If `every` is not positive, or a parameter has a gradient already, which would be added in, or hooks,
-        which would free the gradients of these.
+        If `every` is not positive; if a parameter has a gradient already, which would be added in; or if it
+        already moves in the backward pass.
 
     Notes
     -----
@@ -137,10 +137,12 @@ def step_in_backward(optimizer: StoredOptimizer, *, every: int = 1) -> BackwardS
     DDP does not release gradients. It works in one process, and with FSDP2. With `every` above 1,
     ``backward(create_graph=True)`` raises RuntimeError. Gradient checkpointing with
     ``use_reentrant=True`` makes a backward pass of each segment: a parameter that several segments share
-    would move after each of them, so use False there.
+    would move after each of them, so use ``use_reentrant=False`` there.
     """
     if not isinstance(optimizer, StoredOptimizer):
-        raise TypeError(f"only optimizers of mcfsim.torch are stepped so, not {type(optimizer).__name__}")
+        raise TypeError(
+            f"only optimizers of mcfsim.torch step in the backward pass, not {type(optimizer).__name__}"
+        )
     passes = whole_number("every", every, least=1)
     if any(place.parameter.grad is not None for place in optimizer.listed()):
         raise ValueError("a parameter has a gradient already; call optimizer.zero_grad() first")

@@ -56,7 +56,7 @@ def capturing() -> bool:
     return bool(torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
 
 
-#: How many launches are kept, the latest ones: more than an optimizer has groups.
+#: How many of the latest launches are kept: more than an optimizer has groups.
 _KEPT = 256
 
 
@@ -112,7 +112,7 @@ class RepeatableStep(DeviceStep):
         Raises
         ------
         RuntimeError
-            If the step has no kernel, or none that was launched before for parameters of these sizes.
+            If the step has no kernel, or its kernel was not launched before for these parameters.
         TypeError
             If a gradient would have to be rounded first.
         """
@@ -125,13 +125,13 @@ class RepeatableStep(DeviceStep):
                 raise TypeError(f"in a captured graph gradients must be of {fmt}, not of {x.gradient.dtype}")
         if self.stores.scaled:
             raise RuntimeError(
-                f"no graph can be captured of strategy {self.stores.strategy.name!r}: its moments are "
-                "quantised between launches"
+                f"steps of strategy {self.stores.strategy.name!r} cannot be captured in a graph: its moments "
+                "are quantised between launches"
             )
         program, scalars = self.program(inputs)
         line = self.line(program, device)
         if not isinstance(line, Kernel):
-            raise RuntimeError("a captured graph needs a kernel of Triton, which does not serve here")
+            raise RuntimeError("a captured graph needs a kernel of Triton, and none can run here")
         sets = [self.set_of(x) for x in moved]
         launch, rows, _ = self._earlier(line, scalars, sets)
         if launch is None:

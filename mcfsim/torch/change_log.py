@@ -50,7 +50,7 @@ class ChangeLog:
         self._kept = []
 
     def apart(self, parameter: torch.Tensor) -> torch.Tensor:
-        """Return the vector that a step of a parameter, a vector, fills in where codes differ."""
+        """Return a new vector in which a step of a parameter, a vector, stores where codes differ."""
         return torch.empty_like(parameter, dtype=INTEGERS[parameter.itemsize] if self._before else torch.bool)
 
     def note(self, codes: torch.Tensor, differing: torch.Tensor) -> None:
@@ -84,7 +84,7 @@ class ChangeLog:
 
 @contextmanager
 def noted(x: Any) -> Iterator[None]:
-    """Note what a block changes of the parameter of a `ParameterSlice`, if it has a log, by a copy of it."""
+    """Log what a ``with`` block changes in the parameter of a `ParameterSlice` with a log, using a copy."""
     if x.log is None:
         yield
         return
@@ -128,7 +128,7 @@ def _unpacked_there(bits: torch.Tensor, size: int) -> torch.Tensor:
 def noting(
     work: Callable[[slice], object], codes: NDArray[Any], differing: NDArray[Any]
 ) -> Callable[[slice], None]:
-    """Return a function that does the work on a block of a vector, and fills in where its codes differ."""
+    """Return a function that does the work on a block of a vector, and stores where its codes differ."""
     own = codes.view(f"u{codes.itemsize}")
     flags = differing.dtype == np.bool_
     compare, out = (np.not_equal, differing) if flags else (np.bitwise_xor, differing.view(own.dtype))

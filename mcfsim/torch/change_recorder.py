@@ -23,7 +23,7 @@ class ChangeRecorder:
 
     def __init__(self, optimizer: StoredOptimizer, *, before: bool) -> None:
         self._optimizer, self._before = optimizer, before
-        #: The logs of each parameter, by the first element of its local part that they are of.
+        #: The logs of each parameter, by the index in its local part of the first element that a log covers.
         self._logs: dict[torch.Tensor, dict[int, ChangeLog]] = {}
         optimizer.watches.append(self)
 
@@ -71,7 +71,7 @@ class ChangeRecorder:
         parameter : tensor
             A parameter of the optimizer.
         returned : bool, optional
-            Whether codes count that one step changed and another changed back; see `changes`.
+            Whether to count codes that one step changed and another changed back; see `changes`.
 
         Raises
         ------
@@ -97,11 +97,11 @@ class ChangeRecorder:
         return _codes(parameter)[self._places(parameter, returned=returned)].view(parameter.dtype)
 
     def delta(self, parameter: torch.Tensor) -> transfer.Delta:
-        """Return the change since the last `clear`, to be encoded, on the CPU.
+        """Return the change since the last `clear`, on the CPU, to be encoded.
 
-        If old codes are kept, it has these, and leaves out codes that returned. If the parameter is
-        distributed, it has the changes in this process; those of different processes are at different places,
-        and can be applied one after another.
+        If old codes are kept, the result contains them, and leaves out codes that returned. If the parameter
+        is distributed, the result has the changes in this process. The changes of different processes are at
+        different places, and can be applied one after another.
         """
         places, before = self._places(parameter, returned=True), None
         codes = _codes(parameter)
@@ -113,7 +113,7 @@ class ChangeRecorder:
         return transfer.Delta(parameter.numel(), indices, _unsigned(codes[places]), before)
 
     def share(self, *, returned: bool = True) -> float:
-        """Return the share of all codes in this process that have changed; NaN if there are none."""
+        """Return the share of all codes in this process that have changed; NaN if there are no codes."""
         parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
         whole = sum(local(p).numel() for p in parameters)
         changed = sum(int(self._mask(p, returned=returned).sum()) for p in parameters)
@@ -152,7 +152,7 @@ class ChangeRecorder:
 
 
 def _counted(parameter: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Return indices in the whole parameter for those in its local part."""
+    """Return the indices in the whole parameter, given those in its local part."""
     if not is_spread(parameter):
         return places
     whole, here = parameter.detach(), local(parameter.detach())
@@ -175,22 +175,23 @@ def _unsigned(codes: torch.Tensor) -> NDArray[Any]:
 
 
 def changes(optimizer: StoredOptimizer, *, before: bool = False) -> ChangeRecorder:
-    """Record which codes of its parameters an optimizer's steps change, from the inside of the steps.
+    """Record which codes of its parameters an optimizer's steps change, from inside the steps.
 
-    A code is a weight's bytes in the parameter, which others read. Bytes are compared, so zeros of other
-    signs and codes of NaN differ. Compensations, further components and master copies are no part of it.
+    A code is a weight's bytes in the parameter, which others read. Bytes are compared, so 0 and -0 differ,
+    and so do different codes of NaN. Compensations, further components and master copies are not compared.
 
     Parameters
     ----------
     optimizer : optimizer of `mcfsim.torch`
     before : bool, optional
-        Whether to keep the old code of each that changes, too.
+        Whether to keep, too, the old code of each weight that changes.
 
     Returns
     -------
     ChangeRecorder
-        Its ``mask``, ``indices``, ``values`` and ``delta`` of a parameter tell of all steps since the last
-        ``clear()``, or since the recording began. Its ``remove()``, or the end of a ``with`` block, ends it.
+        Its ``mask``, ``indices``, ``values`` and ``delta`` of a parameter cover all steps since the last
+        ``clear()``, or since the recording began. Its ``remove()``, or the end of a ``with`` block, ends the
+        recording.
 
     Raises
     ------
@@ -202,12 +203,12 @@ def changes(optimizer: StoredOptimizer, *, before: bool = False) -> ChangeRecord
     Notes
     -----
     After several steps a code may have returned to what it was. It counts as changed, unless old codes are
-    kept and ``returned=False`` is given. The present values of all that count bring a copy of the weights up
-    to date.
+    kept and ``returned=False`` is given. The present values of all codes that count as changed bring an old
+    copy of the weights up to date.
 
-    A bit is stored for each code; for each old code that is kept, the code and an index of 4 bytes. During
-    its step a parameter has a vector beside it that says where codes differ: a byte for each, or, if old
-    codes are kept, as many bytes as a code has.
+    A bit is stored for each code; for each old code that is kept, the code and an index of 4 bytes (8 beyond
+    2**31 - 1 elements). During its step a parameter has a vector beside it that says where codes differ: a
+    byte for each code, or, if old codes are kept, an integer of the code's size.
 
     Steps made by `step` count, also compiled ones, and so do those in the backward pass. Steps of captured
     graphs cannot be recorded, and raise RuntimeError. What others write is not seen: call ``clear()`` after
@@ -242,7 +243,7 @@ def apply_delta(data: bytes, tensor: torch.Tensor) -> int:
     data : bytes
         The encoded change.
     tensor : tensor
-        The old weights, dense, on any device; a parameter may be one.
+        The old weights, dense, on any device; it may be a parameter.
 
     Returns
     -------
@@ -252,9 +253,9 @@ def apply_delta(data: bytes, tensor: torch.Tensor) -> int:
     Raises
     ------
     TypeError
-        If `data` are no bytes, or `tensor` is no dense tensor, or distributed.
+        If `data` are not bytes, or `tensor` is not a dense tensor, or is distributed.
     ValueError
-        If bytes are damaged, or the change is of other weights. Nothing is written then.
+        If the bytes are damaged, or the change is of other weights. Nothing is written then.
     """
     if not isinstance(tensor, torch.Tensor) or is_spread(tensor):
         raise TypeError(f"a change is applied to a tensor of one process, not to a {type(tensor).__name__}")

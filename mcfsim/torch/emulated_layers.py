@@ -1,8 +1,8 @@
-"""What emulation puts in the place of a model's parts: linear layers, tables and attention.
+"""The emulated parts that replace a model's linear layers, tables and attention.
 
-PyTorch's ways around layers are closed. Attention has to know its callers: gradient checkpointing, which
-recomputes in the backward pass, or an ended call. No public function tells, so the frames of calls are
-searched, in some microseconds.
+PyTorch's fast paths, which bypass layers, are closed. Attention has to know whether gradient checkpointing,
+which recomputes in the backward pass, is among its callers, and whether the model's call is still running.
+No public function tells, so the frames of the call stack are searched, which takes a few microseconds.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from mcfsim.torch.emulated_products import (
     product,
 )
 
-#: Where an encoder keeps its former setting for tensors of sequences of several lengths.
+#: The attribute in which an encoder keeps its former setting for nested tensors.
 _NESTED = "nested_before"
 
 
 class Counting:
-    """What emulated layers and tables add to those they replace."""
+    """The attributes that emulated layers and tables add to those that they replace."""
 
     emulated: Enrolled
     calls: torch.Tensor
@@ -40,7 +40,7 @@ class Counting:
     _buffers: dict[str, torch.Tensor]
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Move the module; its count is kept where values are not, as on a meta device and by `to_empty`."""
+        """Move the module; keep its count even where values are lost, on a meta device or by `to_empty`."""
         before = self.calls
         found = super()._apply(fn, recurse)  # type: ignore[misc]
         if self.calls.is_meta:
@@ -51,7 +51,7 @@ class Counting:
 
 
 class _Emulated(Counting):
-    """What emulated linear layers have."""
+    """The common base of emulated linear layers."""
 
     weight: torch.Tensor
     bias: torch.Tensor | None
@@ -61,7 +61,7 @@ class _Emulated(Counting):
             raise TypeError(f"emulated products take dense tensors, none of layout {x.layout}")
         check_operands(x, weight)  # before the call is counted
         number = self.emulated.number
-        rows = math.prod(x.shape[:-1])  # and not -1, which nobody can tell of rows without elements
+        rows = math.prod(x.shape[:-1])  # not -1, which is ambiguous if rows have no elements
         y = product(x.reshape(1, rows, x.shape[-1]), weight[None], counted(self.calls, number), number)
         y = y.reshape(*x.shape[:-1], weight.shape[0])
         # A view of an operator's output cannot be changed in place, as activations may do.
@@ -77,7 +77,7 @@ class EmulatedLinear(_Emulated, torch.nn.Linear):  # type: ignore[misc]  # PyTor
 
 
 class EmulatedConv1D(_Emulated):
-    """A layer of GPT-2, a linear layer whose weight is stored as (inputs, outputs)."""
+    """An emulated ``Conv1D`` of GPT-2: a linear layer whose weight is stored as (inputs, outputs)."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return ``x weight + bias``; the bias is added in the dtype of the result."""
@@ -104,7 +104,7 @@ def _blank_conv1d(kind: type) -> Any:
 
 
 def linear_layers(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    """Yield names and modules of linear layers, of Hugging Face's ``Conv1D``, and of both emulated."""
+    """Yield names and modules of linear layers, of Hugging Face's ``Conv1D``, and of emulated ones."""
     for name, module in model.named_modules():
         if type(module) in (torch.nn.Linear, EmulatedLinear) or is_conv1d(module):
             yield name, module
@@ -131,24 +131,24 @@ class EmulatedEmbedding(Counting, torch.nn.Embedding):  # type: ignore[misc]  # 
 def why_left(table: torch.nn.Embedding) -> str | None:
     """Return why a table is not emulated, or None if it can be."""
     if type(table) is not torch.nn.Embedding:
-        return f"{type(table).__name__} is a subclass of Embedding, with a way of its own"
+        return f"{type(table).__name__} is a subclass of Embedding, with a lookup of its own"
     if table.sparse:
         return "its gradient is sparse"
     return None if table.max_norm is None else "it changes its rows as they are looked up (max_norm)"
 
 
-# -- ways around layers -----------------------------------------------------------------------------------
+# -- paths around layers ----------------------------------------------------------------------------------
 def _seen(module: torch.nn.Module, args: Any) -> None:
-    """Do nothing: a layer that has a hook calls its parts, and hands their weights to no joint function."""
+    """Do nothing: a layer with a hook calls its parts, and passes their weights to no fused function."""
 
 
 def close_fast_paths(model: torch.nn.Module) -> None:
-    """Let encoders call their layers in evaluation without gradients, too."""
+    """Make encoders call their layers even in evaluation without gradients."""
     for module in model.modules():
         if isinstance(module, torch.nn.TransformerEncoderLayer):
             module.register_forward_pre_hook(_seen)
         if isinstance(module, torch.nn.TransformerEncoder) and hasattr(module, "use_nested_tensor"):
-            # Nested tensors are for the fast way alone.
+            # Nested tensors serve only the fast path.
             module.__dict__[_NESTED], module.use_nested_tensor = module.use_nested_tensor, False
 
 
@@ -171,9 +171,9 @@ _MODES = "attention_modes"
 
 
 class AttentionMode(TorchFunctionMode):  # type: ignore[misc]  # PyTorch has no types here
-    """While it is on, `scaled_dot_product_attention` is computed by a recipe.
+    """A mode in which `scaled_dot_product_attention` is computed by a recipe.
 
-    `caller` is the frame that calls the model, if one does.
+    `caller` is the frame that calls the model; None if there is none, or the call is being compiled.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class AttentionMode(TorchFunctionMode):  # type: ignore[misc]  # PyTorch has no 
         self.recorded = torch.is_grad_enabled()
 
     def is_on(self) -> bool:
-        """Return whether the model's call is still running; an interrupt ends it, and runs no hook."""
+        """Return whether the model's call is still running; an interrupt ends it without running a hook."""
         return self.caller is None or any(frame is self.caller for frame in _frames())
 
     def __torch_function__(
@@ -197,10 +197,11 @@ class AttentionMode(TorchFunctionMode):  # type: ignore[misc]  # PyTorch has no 
             if not self.is_on():
                 return func(*args, **(kwargs or {}))
             if self.recorded and is_checkpointed(self.caller):
-                # One kind would complain of other tensors, the other take gradients of another attention.
+                # One kind would complain of other tensors; the other would differentiate another attention.
                 raise RuntimeError(
                     "emulated attention is within gradient checkpointing, which would compute it anew in "
-                    "the backward pass, outside of the model's call, and not emulated; leave it out"
+                    "the backward pass, outside of the model's call, and not emulated; leave out "
+                    "checkpointing"
                 )
         return attend(self.numbers, counted(self.calls, *self.numbers), *args, **(kwargs or {}))
 
@@ -217,7 +218,7 @@ def attend(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """Return attention whose products ``Q K'`` and ``P V`` are emulated under these numbers.
+    """Return attention whose products ``Q K'`` and ``P V`` are those of the emulations with these numbers.
 
     The arguments are those of `torch.nn.functional.scaled_dot_product_attention`. Scores, as the product
     gives them, are scaled, masked and exponentiated in binary32; the weights P come in the dtype of the
@@ -226,7 +227,7 @@ def attend(
     Raises
     ------
     ValueError
-        If there is a mask beside `is_causal`, or heads of keys do not divide those of queries.
+        If both a mask and `is_causal` are given, or heads of keys do not divide those of queries.
     """
     if is_causal and attn_mask is not None:
         raise ValueError("scaled_dot_product_attention takes attn_mask or is_causal=True, not both")
@@ -259,7 +260,7 @@ def _grouped(query: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 class _Modes(list[AttentionMode]):
-    """The modes of calls of a model that are running; copies of the model have none."""
+    """The modes of a model's running calls; copies of the model have none."""
 
     def __reduce__(self) -> tuple[type[_Modes], tuple[()]]:
         return _Modes, ()
@@ -325,12 +326,12 @@ def attention_left(model: torch.nn.Module) -> str | None:
         return "gradient checkpointing computes it anew in the backward pass, outside of the model's call"
     if told in (None, "sdpa"):
         return None
-    return f"the model computes it by {told!r}; attn_implementation='sdpa' is what can be emulated"
+    return f"the model computes it by {told!r}; only attn_implementation='sdpa' can be emulated"
 
 
 # -- the callers of a call --------------------------------------------------------------------------------
 def is_checkpointed(caller: FrameType) -> bool:
-    """Return whether checkpointing makes this call, or one on the way to it from a caller."""
+    """Return whether checkpointing makes this call, or a call between it and `caller`."""
     return any(True for _ in _names(caller))
 
 
@@ -343,7 +344,7 @@ def is_computed_anew() -> bool:
 
 
 def _names(caller: FrameType | None = None) -> Iterator[str]:
-    """Yield the names of functions of checkpointing that are running, the innermost first, up to a caller."""
+    """Yield the names of the running functions of checkpointing, the innermost first, up to a caller."""
     for frame in _frames():
         if frame is caller:
             return

@@ -13,7 +13,7 @@ from mcfsim.recipes.linear_layer import Entered, ForwardOperands, LinearLayer
 from mcfsim.recipes.recipe import OperandSource, Recipe
 from mcfsim.torch.tensor_products import TensorProducts
 
-#: How many operations of random words a product of a stack takes.
+#: How many operation numbers of random words each product of a stack may use.
 _EACH = 64
 
 
@@ -64,7 +64,7 @@ class Enrolled:
 
 
 def layer_of(number: int, call: torch.Tensor, place: int = 0) -> LinearLayer:
-    """Return the layer that computes a product: the one of a stack at this place, in this call."""
+    """Return the layer that computes the product at a place of a stack, in a given call."""
     recipe, layer, seed = _PLACED[int(number)]
     words = RandomWords(seed, int(call), layer, _EACH * place) if recipe.stochastic else None
     units = any(product.unit is not None for product in recipe.products.values())
@@ -126,7 +126,7 @@ def _parts(taken: ForwardOperands, sizes: tuple[int, int]) -> list[torch.Tensor]
 
 
 def _empty(x: torch.Tensor, weight: torch.Tensor, number: int) -> list[torch.Tensor]:
-    """Return empty stacks in the form of what is kept, for shapes alone."""
+    """Return empty stacks with the shapes and dtypes of what is kept."""
     recipe, sizes = _PLACED[int(number)].recipe, _sizes(x, weight, number)
     clips = recipe.forward.left.clips, recipe.forward.right.clips
     values = [
@@ -231,7 +231,7 @@ _forward.register_autograd(_gradients, setup_context=_setup)
 
 @torch.library.custom_op("mcfsim::table", mutates_args=())  # type: ignore[untyped-decorator]
 def looked_up(weight: torch.Tensor, call: torch.Tensor, number: int) -> torch.Tensor:
-    """Return weights as the forward product takes them, turned back where the recipe rotates."""
+    """Return weights as the forward product takes them, rotated back if the recipe rotates."""
     check_processor()
     check_drawn_once(number)
     layer, products = layer_of(number, call), TensorProducts()
@@ -257,14 +257,14 @@ looked_up.register_autograd(_straight)
 
 # -- calls ------------------------------------------------------------------------------------------------
 def begin_counting(module: torch.nn.Module, name: str) -> None:
-    """Give a module a number of its calls in training, which is no part of its state."""
-    with torch.inference_mode(False):  # what is made in it cannot count outside
+    """Give a module a count of its calls in training, which is not part of its state."""
+    with torch.inference_mode(False):  # a tensor made in it could not be changed outside
         calls = torch.zeros((), dtype=torch.int64, device="cpu")
     module.register_buffer(name, calls, persistent=False)
 
 
 def end_counting(module: torch.nn.Module, name: str) -> None:
-    """Take it away."""
+    """Remove the count that `begin_counting` gave."""
     del module._buffers[name]
     module._non_persistent_buffers_set.discard(name)
 
@@ -316,14 +316,14 @@ def check_operands(x: torch.Tensor, weight: torch.Tensor) -> None:
     """Raise TypeError unless operands of a product have floating dtypes, or ValueError if widths differ."""
     if not (x.is_floating_point() and weight.is_floating_point()):
         raise TypeError(f"emulated products take floating dtypes, not {x.dtype} by {weight.dtype}")
-    if x.shape[-1] != weight.shape[-1]:  # a transform would fill both up to one length
+    if x.shape[-1] != weight.shape[-1]:  # a rotation would pad both to one length
         raise ValueError(f"rows of {x.shape[-1]} numbers do not go with rows of {weight.shape[-1]}")
 
 
 def product(x: torch.Tensor, weight: torch.Tensor, call: torch.Tensor, number: int) -> torch.Tensor:
-    """Return ``x weight'`` of stacks of matrices or of activations and one matrix, by a given emulation.
+    """Return the products ``x weight'`` of two stacks of matrices, by a given emulation.
 
-    The result has the dtype of autocast, if that is on, else of x. Under autocast operands come as they are.
+    The result has the dtype of autocast, if that is on, else of x. Autocast does not convert the operands.
     Operands that `check_operands` refuses raise.
     """
     check_operands(x, weight)

@@ -32,9 +32,9 @@ from mcfsim.torch.emulated_layers import (
 )
 from mcfsim.torch.emulated_products import Enrolled, Placed, begin_counting, end_counting
 
-#: What `unit` says by default: each product by what the recipe names.
+#: The default of `unit`: each product uses the unit that the recipe names.
 AS_THE_RECIPE = "recipe"
-#: Last parts of names of heads that no module tells of.
+#: Last parts of the names of heads, for models that do not tell which layer is their head.
 _HEADS = frozenset({"lm_head", "head", "classifier", "score", "output_projection", "embed_out"})
 _OF = {torch.nn.Linear: EmulatedLinear, torch.nn.Embedding: EmulatedEmbedding}
 _EMULATED = (EmulatedLinear, EmulatedConv1D, EmulatedEmbedding)
@@ -46,7 +46,7 @@ _CALLS = 2**32
 
 @dataclass
 class EmulatedModel:
-    """What `emulate` did to a model.
+    """A record of what `emulate` did to a model.
 
     Attributes
     ----------
@@ -140,24 +140,24 @@ def emulate(
     recipe : Recipe or str, optional
         The recipe, or a name of `mcfsim.recipes.RECIPES`.
     unit : Unit or str or None, optional
-        The matrix unit of all products. By default what the recipe names. None: products in binary32 of
-        operands that are quantised exactly, the fast way.
+        The matrix unit of all products. By default each product uses what the recipe names. None: products in
+        binary32 of exactly quantised operands, which are fast.
     head : bool, optional
         Whether the head is emulated too: what the model calls its output embeddings, a linear layer that
         shares its weight with an embedding, or one whose name ends as heads do (``lm_head``, ``head``,
         ``classifier``, ``score``).
     high : sequence of str, optional
-        Names, or patterns as of `fnmatch`, of further layers that stay as they are; each is that of a linear
+        Names, or patterns as of `fnmatch`, of further layers that stay as they are; each must match a linear
         layer or a table.
     embeddings : bool, optional
-        Whether rows are looked up from tables quantised as weights of the forward product are, each table as
-        a whole. Their gradients are those of the rows, straight through. Tables that match `high` stay.
+        Whether embedding tables are quantised before rows are looked up: each as a whole, as weights of the
+        forward product are. Gradients pass straight through. Tables that match `high` stay as they are.
     attention : bool, optional
         Whether the products ``Q K'`` and ``P V`` of `torch.nn.functional.scaled_dot_product_attention`, with
         the gradients of both operands, follow the recipe in all calls of the model, in all blocks.
     seed : int, optional
-        The seed of the random words of stochastic recipes. Ranks that average gradients need one each: with
-        the same words, errors of independent gradients have a correlation of a half.
+        The seed of the random words of stochastic recipes. Ranks that average gradients need different seeds:
+        with the same words, errors of independent gradients have a correlation of a half.
 
     Returns
     -------
@@ -167,44 +167,44 @@ def emulate(
     Raises
     ------
     TypeError
-        If `model` is no module, `high` no sequence of strings, `seed` no int, or what is on or off no bool.
+        If `model` is no module, `high` no sequence of strings, `seed` no int, or a flag no bool.
     ValueError
         If the model is emulated already, a name is unknown, a pattern matches no layer, the seed is out of
-        range, no layer is emulated, or attention is computed otherwise than by this function, as far as the
-        model says so. Nothing has changed then.
+        range, no layer is emulated, or the model says that it computes attention otherwise than by the
+        function above. Nothing has changed then.
 
     Notes
     -----
-    Results come in the dtype of autocast if it is on, else in that of the activations: values of the
-    recipe's output format, rounded to that dtype. Operands are quantised as they come, under autocast too;
-    those in float64 are rounded to binary32 first. Biases are added in the dtype of the result. Gradients
-    have the dtypes of what they belong to. Operators are known to `torch.compile`, which keeps its graphs
-    whole.
+    Results come in the dtype of autocast if it is on, else in that of the activations: values of the recipe's
+    output format, rounded to that dtype. Operands are quantised as they come, under autocast too; those in
+    float64 are rounded to binary32 first. Biases are added in the dtype of the result. Gradients have the
+    dtypes of their operands. `torch.compile` knows the operators, and keeps its graphs whole.
 
     Emulation applies to calls of layers. A head that is ``torch.nn.functional.linear(x, table.weight)`` stays
     as it is, and so does a layer whose weight is given to a function: its count in
     `EmulatedModel.state_dict` stays 0.
 
-    Attention is found while the model's own call runs, by a mode that its hooks enter and leave: not in calls
-    of its parts alone. `torch.compile` traces the mode into its graph. Scaling, masks and softmax are
+    Attention is intercepted while the model's own call runs, by a mode that its hooks enter and leave: not in
+    calls of its parts alone. `torch.compile` traces the mode into its graph. Scaling, masks and softmax are
     PyTorch's, in binary32. Within the model's call, attention under gradient checkpointing raises
     RuntimeError; a checkpoint may be around the whole call. `torch.nn.MultiheadAttention` and other modules
     with weights of their own are not emulated: `EmulatedModel.left` lists them.
 
     Random words are those of (seed, layer, call): a layer's calls are counted where gradients are recorded,
     in evaluation too; other calls draw the words of the next counted one. So a run repeats bit for bit on a
-    machine; to go on with it elsewhere, keep `EmulatedModel.state_dict`. Counts stay when a model is moved;
+    machine; to continue it elsewhere, save `EmulatedModel.state_dict`. Counts stay when a model is moved;
     `to_empty` leaves that of attention undefined. `torch.nn.DataParallel` draws the same words everywhere.
 
-    What gradient checkpointing computes anew with ``use_reentrant=False`` counts as a call, unless it is
-    compiled, and the backward pass draws its words: gradients have the same expectation as without it, and
-    other errors. A forward product that draws words would give another result then, and raises RuntimeError.
+    What gradient checkpointing recomputes with ``use_reentrant=False`` counts as another call, unless it is
+    compiled, and the backward pass draws the words of that call: gradients have the same expectation as
+    without checkpointing, but other errors. A forward product that draws words would give another result when
+    recomputed, so it raises RuntimeError.
 
     Gradients come by ``backward()`` and `torch.autograd.grad`. Their own derivatives, those of `torch.func`
     and of forward mode raise RuntimeError, and so does `torch.func.vmap` where it would draw the same words
     for each of its calls.
 
-    In evaluation PyTorch's encoders call their layers, too, in place of one function for all of them.
+    In evaluation, too, PyTorch's encoders then call their layers, instead of one function for all of them.
 
     Examples
     --------
@@ -232,7 +232,7 @@ def emulate(
         else:
             emulation.emulated.append(name)
             chosen.append((number, module))
-    # Their random words are others than those of the layers, whatever is emulated.
+    # Their random words differ from those of the layers, whatever is emulated.
     first = len(chosen) + len(emulation.high)
     for number, (name, table) in enumerate(_tables(model) if embeddings else (), start=first + 2):
         if name in kept_high:
@@ -350,7 +350,7 @@ def _left(model: torch.nn.Module) -> dict[str, str]:
 
 
 def _block(model: torch.nn.Module, name: str) -> tuple[int | None, int]:
-    """Return the number of a layer's block, in the outermost list that has it, and how many there are."""
+    """Return the number of a layer's block, in the outermost list that has it, and the number of blocks."""
     found = re.match(r"(?:(.*?)\.)?(\d+)(?:\.|$)", name)
     if found is None:
         return None, 0

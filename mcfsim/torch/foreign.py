@@ -1,4 +1,4 @@
-"""States of other libraries' optimizers, as stored there: AdamW of all, and torch's AMSGrad and Muon."""
+"""States of other libraries' optimizers, as stored there: AdamW of each, and torch's AMSGrad and Muon."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from mcfsim.torch.state_layout import Slots, StateLayout
 # -- PyTorch's own ----------------------------------------------------------------------------------------
 #: A parameter's state, or a group, by the names of a library or by those here.
 Entries = Mapping[str, Any]
-#: The moments of AdamW in PyTorch, and in what follows it, by their names here.
+#: The names of AdamW's moments in PyTorch, and in libraries that follow it, by their names here.
 MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq"}
 #: Hyperparameters that AdamW has both here and in PyTorch.
 SHARED = ("lr", "betas", "eps", "weight_decay", "maximize")
 #: What a group of any AdamW has.
 OF_ADAMW = ("lr", "betas", "eps", "weight_decay")
-#: Those of Muon.
+#: Hyperparameters that Muon has here.
 OF_MUON = ("lr", "momentum", "nesterov", "scale", "weight_decay", "iteration")
-#: What a group of PyTorch's Muon has, and the number of iterations that it refuses.
+#: What a group of PyTorch's Muon has, and the least number of iterations that it refuses.
 _ENTRIES = (
     "lr", "weight_decay", "momentum", "nesterov", "ns_coefficients", "ns_steps", "eps", "adjust_lr_fn",
 )  # fmt: skip
@@ -42,13 +42,13 @@ LARGEST = (MOMENTS["v"], "max_exp_avg_sq")
 
 
 def check_entries(whose: str, group: Entries, entries: Sequence[str]) -> None:
-    """Raise ValueError if a group lacks one of the entries that those of an optimizer have."""
+    """Raise ValueError if a group lacks one of the entries that all groups of an optimizer have."""
     if missing := [name for name in entries if name not in group]:
         raise ValueError(f"a group of {whose} has {', '.join(entries)}; {missing} are missing")
 
 
 class Moment(NamedTuple):
-    """A moment as a library stores it: how, and its tensor, with scales if there are any."""
+    """A moment as a library stores it: how it is stored, its tensor, and its scales if there are any."""
 
     stored: Stored
     numbers: torch.Tensor
@@ -56,7 +56,7 @@ class Moment(NamedTuple):
 
 
 def plain(x: torch.Tensor) -> Moment:
-    """Return a moment in a dtype of its own; raise TypeError if no format here has it."""
+    """Return a moment stored as plain numbers; raise TypeError if no format here has their dtype."""
     check_dense(local(x))
     if x.dtype not in TORCH_DTYPES:
         able = ", ".join(map(str, TORCH_DTYPES))
@@ -82,7 +82,7 @@ def _there(parameter: torch.Tensor, state: Entries, name: str) -> torch.Tensor:
 
 
 def of_torch(parameter: torch.Tensor, state: Entries, group: Entries) -> dict[str, Moment]:
-    """Return the moments of AdamW, and of what follows its names; zeros before the first step."""
+    """Return the moments of AdamW, by PyTorch's names there; zeros before the first step."""
     return {name: plain(_there(parameter, state, theirs)) for name, theirs in MOMENTS.items()}
 
 
@@ -103,8 +103,8 @@ def of_muon(parameter: torch.Tensor, state: Entries, group: Entries) -> dict[str
 def decoupled(group: Entries, defaults: Entries, *, usual: bool = True) -> dict[str, Any]:
     """Return a group of Adam or AdamW; raise ValueError if its decay is part of the gradient.
 
-    In some versions of PyTorch groups do not say so; then it is as usual. Its other optimizers, whose states
-    may look alike, have no ``amsgrad``.
+    In some versions of PyTorch, groups do not say whether it is; then `usual` holds. PyTorch's other
+    optimizers, whose states may look the same, have no ``amsgrad``.
     """
     check_entries("torch.optim.AdamW", group, (*OF_ADAMW, "amsgrad"))
     if not group.get("decoupled_weight_decay", usual) and number(group["weight_decay"]):
@@ -116,7 +116,7 @@ def decoupled(group: Entries, defaults: Entries, *, usual: bool = True) -> dict[
 
 
 def as_muon(group: Entries, defaults: Entries) -> dict[str, Any]:
-    """Return a group of torch.optim.Muon, whose eps is that of the iteration; its sums are the default's."""
+    """Return a group of torch.optim.Muon, whose eps is the iteration's; it has defaults otherwise."""
     check_entries("torch.optim.Muon", group, _ENTRIES)
     steps, triple = whole_number("ns_steps", group["ns_steps"], least=1), tuple(group["ns_coefficients"])
     if steps >= _MOST:
@@ -135,11 +135,11 @@ class Held(NamedTuple):
     slots: Slots | None = None
 
 
-#: The tables of moments in 8 bits, of which torchao's and bitsandbytes' are.
+#: The tables of moments in 8 bits, which torchao and bitsandbytes use.
 TABLES: Mapping[str, DynamicMap] = MappingProxyType({"m": DYNAMIC, "v": DYNAMIC_UNSIGNED})
-#: As torchao's in float8 are kept: in groups of 256.
+#: The storage of torchao's moments in float8: in groups of 256.
 FLOAT8_256 = replace(FLOAT8_GROUPS, name="float8_256", block=256)
-#: For optimi, whose moments are corrected: they are divided and multiplied by the correction in binary64.
+#: For optimi, which keeps corrected moments: they are multiplied and divided by corrections in binary64.
 WIDE = Stored("float64")  # type: ignore[arg-type]
 
 
@@ -149,27 +149,27 @@ def _as_they_are(group: Entries, defaults: Entries) -> dict[str, Any]:
 
 
 class Library(NamedTuple):
-    """A library with an AdamW, or another optimizer of it.
+    """An optimizer of a library, usually its AdamW, and how its state is read.
 
     Attributes
     ----------
     name : str
         The first part of its modules' names.
     classes : tuple of str
-        Names of its classes that make AdamW's steps, with decoupled decay; all that it has.
+        Names of the library's classes whose runs can be taken over.
     read : callable
-        ``(parameter, state, group)``: the moments by their names here.
+        ``(parameter, state, group)`` returns the moments by their names here.
     extra : dict of str to str
-        Further tensors of the state, by their names there: ``"compensation"`` or ``"remainder"``.
+        What further tensors of the state are, by their names there: ``"compensation"`` or ``"remainder"``.
     kind : str
         The class here that goes on with a run, unless another one is named.
     hyperparameters : callable
-        ``(group, defaults)``: the entries of a group by PyTorch's names of those of a class, which has these
-        defaults.
+        ``(group, defaults)`` returns the entries of a group by the names that the class here has for them;
+        `defaults` are those of the class.
     entries : tuple of str
-        The hyperparameters that go on.
+        The hyperparameters that are taken over.
     moments : tuple of str
-        The moments of a state that has begun; a name may go on after ``::``.
+        The names of the moments of a state that has begun; in a state they may continue after ``::``.
     counts : bool
         Whether it counts steps.
     """
@@ -219,7 +219,7 @@ def _of_bitsandbytes(parameter: torch.Tensor, state: Entries, group: Entries) ->
             found[name] = _by_table(name, x, state[f"absmax{place}"], state[f"qmap{place}"])
         else:
             raise ValueError(
-                "bitsandbytes keeps this state with one scale a tensor; block_wise=True has blocks"
+                "bitsandbytes keeps this state with one scale per tensor; block_wise=True has blocks"
             )
     return found
 
@@ -257,7 +257,7 @@ def _of_flashoptim(parameter: torch.Tensor, state: Entries, group: Entries) -> d
 
 
 def _by_table(name: str, codes: torch.Tensor, scales: torch.Tensor, table: torch.Tensor) -> Moment:
-    """Return a moment of codes of a table with a scale for each group; as it is, if it is that here."""
+    """Return a moment of codes and scales: as it is if its table and groups are those here, else decoded."""
     kept, size = TABLES[name], _group_size(name, codes, scales)
     if size == kept.block and torch.equal(table.cpu(), torch.from_numpy(kept.table)):
         return Moment(Stored(FLOAT32, scaled=kept), codes, scales)
@@ -270,7 +270,7 @@ def _group_size(name: str, codes: torch.Tensor, scales: torch.Tensor) -> int:
     count, groups = codes.numel(), scales.numel()
     size: int = 1 << (-(-count // max(groups, 1)) - 1).bit_length()
     if count <= groups * 256 < count + 256:
-        size = 256  # of the sizes that fit, which are several in few numbers
+        size = 256  # of the sizes that fit; there are several if numbers are few
     if not count <= groups * size < count + size:
         raise ValueError(f"{count} codes of {name} have {groups} scales, which are not those of equal groups")
     return size
@@ -320,8 +320,8 @@ def held(
     Raises
     ------
     TypeError, ValueError
-        If a tensor is not dense, or the state cannot be read: has no step or not all moments, or they are of
-        another shape, or do not have the parts of the slots.
+        If a tensor is not dense, or the state cannot be read: it lacks a step or a moment, or a moment has
+        another shape, or not the parts of its slot.
     """
     if is_spread(parameter) and of.name != "torch":
         raise ValueError(f"the state of a parameter that processes share is taken from torch, not {of.name}")
@@ -340,8 +340,8 @@ def held(
         parts, numbers = (slots or {}).get(name), moment.numbers
         if parts is not None and numbers.numel() != parts.size:
             raise ValueError(
-                f"{parts.size} numbers of {name} are kept here of a parameter of shape {shape}, and "
-                f"{numbers.numel()} there"
+                f"mcfsim keeps {parts.size} numbers of {name} for a parameter of shape {shape}, and the "
+                f"state has {numbers.numel()}"
             )
         found[name] = numbers if parts is not None else _shaped(name, numbers, parameter)
     kept = {name: state.get(theirs) for theirs, name in of.extra.items()}
@@ -358,17 +358,17 @@ def held(
 
 
 def _step_of(state: Entries, group: Entries, unsaid: int | None) -> Any:
-    """Return the count of steps, which some keep by parameter, and optimi mostly by group."""
+    """Return the count of steps, which most libraries keep by parameter, and optimi mostly by group."""
     return state.get("step", group.get("step", unsaid))
 
 
 def _is_kept(name: str, x: Any) -> TypeGuard[torch.Tensor]:
-    """Return whether a state has what it may have beside moments; optimi has one byte in place of none."""
+    """Return whether a state has a further tensor; optimi has one byte in place of a missing one."""
     return isinstance(x, torch.Tensor) and (name != "compensation" or x.dtype is not torch.uint8)
 
 
 def _shaped(name: str, x: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of a parameter's shape; raise ValueError if it has another, and is no vector of all."""
+    """Return a tensor in a parameter's shape; raise ValueError if it has another, and is no vector."""
     if x.shape == parameter.shape:
         return x
     if x.ndim != 1 or x.numel() != parameter.numel():
@@ -380,7 +380,7 @@ def _shaped(name: str, x: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor
 
 @lru_cache
 def layout(dtype: torch.dtype, m: Stored, v: Stored, extra: str | None = None, size: int = 0) -> StateLayout:
-    """Return a library's storage as a strategy's: its dtype, both moments, and what lies beside them."""
+    """Return the layout of a library's storage: its dtype, both moments, and what it has beside them."""
     own = Stored(TORCH_DTYPES[dtype])
     kept, addition = None, Addition.PLAIN
     if extra == "compensation":

@@ -101,8 +101,8 @@ class Hyperparameters:
         if taken := given.keys() & {"lr", *SETTINGS, *LABELS, *_TOGETHER}:
             names = ", ".join(sorted(taken))
             raise TypeError(
-                f"{declaration.__name__} has {names}, which in a group are no hyperparameters of its own; "
-                "give these other names"
+                f"hyperparameters of {declaration.__name__} have names of other entries of groups: {names}; "
+                "give them other names"
             )
         self._fields: dict[str, list[str]] = {}
         for name in given:
@@ -141,7 +141,7 @@ class Hyperparameters:
             if not (own := [part for part in parts if part in taken and part != name]):
                 continue
             if name in taken:
-                raise TypeError(f"{whose} is given {name} and {', '.join(own)}, which it holds")
+                raise TypeError(f"{whose} is given both {name} and {', '.join(own)}; give one")
             default = self.defaults[name] if name in _TOGETHER else (self.defaults[name],)
             found = tuple(taken.pop(part, x) for part, x in zip(parts, default, strict=True))
             taken[name] = found if name in _TOGETHER else found[0]
@@ -187,12 +187,12 @@ class Hyperparameters:
 
 
 def without_absent(whose: str, given: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
-    """Return options, known hyperparameters apart, without those that have no counterpart; these must be off.
+    """Return options without those that have no counterpart here and are not `known`; these must be off.
 
     Raises
     ------
     ValueError
-        If one of these is on.
+        If one of them is on.
     """
     absents = (given.keys() & ABSENT.keys()) - set(known)
     for name in absents:
@@ -351,9 +351,9 @@ class Steps:
     on_grid : bool
         Whether parameters lie on grids.
     check : callable
-        Raises if an arithmetic cannot make a step with given hyperparameters that has no stages.
+        Raises if an arithmetic cannot make a step without stages with given hyperparameters.
     numbered : bool
-        Whether the numbers of elements matter, because words are drawn or groups are formed by them.
+        Whether the indices of elements matter, because words are drawn or groups are formed by them.
     """
 
     def __init__(self, declaration: type[Declaration], settings: Settings) -> None:

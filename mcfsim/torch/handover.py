@@ -1,4 +1,4 @@
-"""Other libraries' optimizers: whose a run is that is taken over, and how a run is given to one."""
+"""Other libraries' optimizers: from which one a run is taken over, and how a run is given to one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from mcfsim.torch.state_layout import Slots, StateLayout
 from mcfsim.torch.step import StoredOptimizer
 
 # -- taken over -------------------------------------------------------------------------------------------
-#: Where a state dict of bitsandbytes has the tensors of a parameter.
+#: The key under which a state dict of bitsandbytes has the tensors of a parameter.
 _WRAPPED = "__bnb_optimizer_quant_state__"
 
 
@@ -52,10 +52,10 @@ def library_of(optimizer: Any, said: str | None) -> Library:
     Raises
     ------
     TypeError
-        If it is of none of them, or none of its optimizers that are taken over.
+        If it is of no known library, or is not an optimizer that can be taken over.
     ValueError
-        If another library is named, or none for a state; or if only some groups are of AMSGrad, or it is not
-        torch's.
+        If another library is named, or none for a state; or if only some groups are of AMSGrad, or the
+        library of AMSGrad is not torch.
     """
     library = LIBRARIES[_name_of(optimizer, said)]
     groups = optimizer.param_groups
@@ -109,7 +109,7 @@ class SavedRun:
     TypeError
         If a parameter is no tensor.
     ValueError
-        If it is no state of so many parameters, or one is given for two.
+        If it is not a state, or has another number of parameters; or if a parameter is given twice.
     """
 
     def __init__(self, saved: Entries, params: Iterable[torch.Tensor]) -> None:
@@ -123,30 +123,30 @@ class SavedRun:
             raise ValueError(f"the state is of {len(places)} parameters, and {len(given)} are given")
         by_place = dict(zip(places, given, strict=True))
         if len({*by_place.values()}) < len(by_place):
-            raise ValueError("params has one tensor in the places of two")
+            raise ValueError("params has the same tensor in two places")
         self.param_groups = [
             {**group, "params": [by_place[place] for place in group["params"]]} for group in groups
         ]
         self.state = {by_place[place]: {**x, **x.get(_WRAPPED, {})} for place, x in state.items()}
-        # Of schedulers' entries and of names there are no defaults.
+        # Schedulers' entries and names have no defaults.
         self.defaults = {name: None for group in groups for name in group if name not in LABELS}
 
 
 # -- given ------------------------------------------------------------------------------------------------
-#: Fewest numbers whose moments torchao and bitsandbytes keep in 8 bits.
+#: The least number of elements whose moments torchao and bitsandbytes keep in 8 bits.
 _LEAST = 4096
 
 
 @dataclass
 class Giving:
-    """A run on its way to PyTorch's AdamW; subclasses are those to other libraries.
+    """The handing over of a run to PyTorch's AdamW; subclasses hand runs to other optimizers.
 
     Parameters
     ----------
     groups : sequence of dict
         Parameter groups with PyTorch's names of hyperparameters.
     defaults : dict
-        The same of groups that are added; left out if the library has none such.
+        The same, for groups that are added; left out if the library cannot have them.
     """
 
     groups: Sequence[dict[str, Any]]
@@ -174,14 +174,14 @@ class Giving:
 
     @staticmethod
     def of(optimizer: Any, library: str) -> type[Giving]:
-        """Return how a run is given to a library.
+        """Return the class that gives a run to a library.
 
         Raises
         ------
         TypeError
-            If there is no way for such an optimizer.
+            If such an optimizer cannot be given back.
         ValueError
-            If the library is unknown, or not for such an optimizer.
+            If the library is unknown, or cannot take such an optimizer.
         """
         kind = type(optimizer)
         ways = _WAYS.get(family(kind)) if isinstance(optimizer, StoredOptimizer) else None
@@ -197,7 +197,7 @@ class Giving:
 
     def renamed(self, group: Entries) -> dict[str, Any]:
         """Return a group with the library's entries; raise ValueError for what it cannot do."""
-        entries = {*self.entries} - {"lr"}  # which schedulers change where it lies
+        entries = {*self.entries} - {"lr"}  # which schedulers change in place
         return {name: _plain(x) if name in entries else x for name, x in group.items()}
 
     def check_moments(self, parameter: torch.Tensor, slots: Slots | None) -> None:
@@ -228,14 +228,14 @@ class Giving:
 
     def dressed(self, parameter: torch.Tensor, state: Entries, group: dict[str, Any]) -> dict[str, Any]:
         """Return a parameter's state by the library's names."""
-        # As PyTorch's own: a shorter default dtype would round the count, and let it stand still.
+        # As PyTorch does: in a shorter default dtype the count would be rounded, and would stop growing.
         dtype = torch.promote_types(torch.float32, torch.get_default_dtype())
         step = torch.tensor(float(state["step"]), dtype=dtype)
         return {"step": step, **{theirs: state[name] for name, theirs in MOMENTS.items()}}
 
 
 def _plain(x: Any) -> Any:
-    """Return a hyperparameter of Python's numbers, as libraries take them."""
+    """Return a hyperparameter as Python numbers, as libraries take them."""
     if isinstance(x, torch.Tensor | np.ndarray) and x.ndim == 1:
         x = x.tolist()
     return tuple(map(number, x)) if isinstance(x, list | tuple) else number(x)
@@ -254,7 +254,7 @@ class _ToAMSGrad(Giving):
 
 
 class _ToMuon(Giving):
-    """PyTorch's Muon, which has one triple of coefficients, and no steps."""
+    """PyTorch's Muon, which has one triple of coefficients, and no count of steps."""
 
     kind = "Muon"
     entries = (*OF_MUON, "averaged", "maximize")
@@ -350,7 +350,7 @@ class _ToOptimi(Giving):
         self._steps: list[int] = []
 
     def renamed(self, group: Entries) -> dict[str, Any]:
-        """Return a group with the entries in place of betas, and without one that optimi lacks."""
+        """Return a group with ``beta1`` and ``beta2`` in place of ``betas``, and without ``maximize``."""
         found = super().renamed(group)
         split = {**found, "beta1": found["betas"][0], "beta2": found["betas"][1]}
         return {name: x for name, x in split.items() if name not in ("betas", "maximize")}
@@ -358,7 +358,7 @@ class _ToOptimi(Giving):
     def check(self, steps: Iterable[int]) -> None:
         counts = set(steps)
         if len(counts) > 1:
-            raise ValueError(f"optimi counts steps by groups, and here one has {sorted(counts)}")
+            raise ValueError(f"optimi counts steps by group, and one has parameters after {sorted(counts)}")
         self._steps.append(counts.pop() if counts else 0)
 
     def stores(self, dtype: torch.dtype, parameter: torch.Tensor) -> StateLayout:
@@ -369,7 +369,7 @@ class _ToOptimi(Giving):
         found: torch.optim.Optimizer = self.make(self.groups, lr=number(self.groups[0]["lr"]))
         for group, step in zip(found.param_groups, self._steps, strict=True):
             begun = torch.tensor(step, dtype=torch.int32)
-            # Where a state has begun, optimi no longer finds out whether a compensation is meant.
+            # Once a state has begun, optimi no longer determines whether it keeps a compensation.
             group.update(setup=step > 0, step=begun, triton=False, kahan_sum=True)
         return found
 

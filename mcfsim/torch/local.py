@@ -41,7 +41,10 @@ def is_first_process() -> bool:
 
 
 def is_first_copy(tensor: torch.Tensor, first_process: bool) -> bool:
-    """Return whether this process, the first of all or not, is the first that holds its part of a tensor."""
+    """Return whether this process is the first of those that hold its part of a tensor.
+
+    `first_process` says whether it is the first of all.
+    """
     if not is_spread(tensor):
         return first_process
     spread: Any = tensor
@@ -138,7 +141,7 @@ def _runs(tensor: torch.Tensor, size: int) -> list[list[int]]:
 
 
 def is_cut(tensor: torch.Tensor) -> bool:
-    """Return whether processes have parts of a tensor, even if this one has all; the same in each of them."""
+    """Return whether processes have parts of a tensor, even if this one has all; all processes agree."""
     if not is_spread(tensor) or not tensor.numel():
         return False
     spread: Any = tensor
@@ -147,7 +150,7 @@ def is_cut(tensor: torch.Tensor) -> bool:
 
 
 def gathered(here: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return the whole, on its device, of a tensor that is distributed like another, given its part here.
+    """Return the whole of a tensor that is distributed like `like`, on its device, given its part here.
 
     All processes that have parts of it must call this.
     """
@@ -307,7 +310,7 @@ class Grouped:
     def vector(self, codes: torch.Tensor, scales: torch.Tensor, parts: Sequence[slice] = ()) -> Groups:
         """Return contiguous CPU tensors of codes and scales as one vector in the same memory.
 
-        If it is joined of several tensors, `parts` says where their elements are.
+        If these were joined from several tensors, `parts` says where the elements of each are.
         """
         edges = GroupBoundaries(parts or [slice(0, codes.numel())], self.size)
         own, shared = as_array(codes).reshape(-1), as_array(scales)
@@ -317,7 +320,7 @@ class Grouped:
     def numbers(self, codes: torch.Tensor, scales: torch.Tensor, parts: Sequence[slice] = ()) -> torch.Tensor:
         """Return the decoded numbers as a vector in the format's dtype, on the device of the codes.
 
-        If they are joined of several parts, `parts` says where these are.
+        If they were joined from several parts, `parts` says where these are.
         """
         found = torch.empty(codes.numel(), dtype=torch_dtype(self.format), device=codes.device)
         if self.text is None or len(parts) > 1:
@@ -335,7 +338,7 @@ class Grouped:
         """Quantise a vector of numbers of the format into codes and scales on its device.
 
         Elements are rounded to nearest even, and saturate. A group with an infinity or NaN becomes NaN. If
-        they are joined of several parts, `parts` says where these are.
+        the numbers were joined from several parts, `parts` says where these are.
         """
         numbers = numbers.to(torch.float32)
         if self.text is None or len(parts) > 1:

@@ -41,7 +41,7 @@ class ParameterPlace(NamedTuple):
 
 
 def name_in(group: Mapping[str, Any], within: int) -> str:
-    """Return the name of a parameter of a group; it is empty if PyTorch was not told."""
+    """Return the name of a parameter of a group; it is empty if the group has no names."""
     return str(group["param_names"][within]) if "param_names" in group else ""
 
 
@@ -66,7 +66,7 @@ class StepInputs(NamedTuple):
 
     @classmethod
     def of(cls, hyper: Declaration, number: int, rate: float, stores: StateLayout) -> StepInputs:
-        """Return the inputs of a step; raise ValueError if its number or scalars allow none."""
+        """Return the inputs of a step; raise ValueError if no step can have its number or scalars."""
         if stores.draws:
             RandomWords(0, number)  # refuses steps that have no words
         scalars = hyper.scalars(stores.roles, stores.strategy, number, rate, decayed=True)
@@ -85,7 +85,7 @@ class StepRunner(Protocol):
     def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs, updates: Updates = None) -> None:
         """Make a step of parameters on one device.
 
-        A list gets the intended update of each parameter that has elements: a vector of float64.
+        `updates`, if given, gets the intended update of each parameter with elements: a vector of float64.
         """
 
 
@@ -117,7 +117,7 @@ class Watching(Protocol):
     """An observer that sees steps before they are made."""
 
     def see(self, works: Sequence[Work]) -> None:
-        """Look at all works of a step, and change nothing of them but their logs of changes."""
+        """Look at all works of a step, and change nothing in them but their logs of changes."""
 
 
 # -- others' writes ---------------------------------------------------------------------------------------
@@ -140,9 +140,9 @@ class Writes:
             if self._versions.get(p, version := _version(p)) != version:
                 self._told = True
                 warnings.warn(
-                    f"a parameter of shape {tuple(p.shape)} was written to since the step before, and the "
-                    "optimizer's state, a master copy or what compensates roundings, is still that of the "
-                    "numbers before; if the new ones are to stay, call optimizer.resync() after writing them "
+                    f"a parameter of shape {tuple(p.shape)} was written to since the previous step, but the "
+                    "optimizer's state (a master copy, or what compensates roundings) still belongs to the "
+                    "old numbers; if the new ones are to stay, call optimizer.resync() after writing them "
                     "(not if the old ones were put back)",
                     OutsideWriteWarning,
                     stacklevel=2,
@@ -197,7 +197,8 @@ class ParameterSlice(NamedTuple):
     log : ChangeLog or None
         The log of the codes that the step changes, if one is kept.
     cut : tuple of str
-        The tensors whose other parts other processes have, if the step needs the whole; with the gradient.
+        The names of tensors of which other processes have parts, if the step needs the whole; the gradient is
+        then cut like them.
     like : tensor or None
         A tensor that is distributed as these are.
     """
@@ -212,7 +213,7 @@ class ParameterSlice(NamedTuple):
     like: torch.Tensor | None = None
 
     def copied(self) -> ParameterSlice:
-        """Return a slice with copies of its tensors, whose changes nobody logs."""
+        """Return a slice with copies of its tensors, whose changes are not logged."""
         return self._replace(log=None, tensors={name: x.clone() for name, x in self.tensors.items()})
 
     @property
@@ -222,14 +223,14 @@ class ParameterSlice(NamedTuple):
 
 
 def log_of(moved: Iterable[ParameterSlice]) -> ChangeLog | None:
-    """Return the log of the first slice that has one, or None; if one has, all that are not empty have."""
+    """Return the log of the first slice that has one, or None; if one has a log, all nonempty ones have."""
     return next((x.log for x in moved if x.log is not None), None)
 
 
 def check_memory(
     parameters: Iterable[torch.Tensor], places: MutableMapping[tuple[int, int], torch.Tensor]
 ) -> None:
-    """Raise ValueError if parameters share elements in memory, and else add them to those at known places."""
+    """Raise ValueError if parameters share elements in memory; otherwise add them to `places`."""
     fresh = [(_place(here), p) for p in parameters if (here := local(p.detach())).numel()]
     near: list[tuple[tuple[int, int], torch.Tensor]] = []  # whose places may reach into the next ones
     for place, p in sorted([*places.items(), *fresh], key=lambda item: item[0]):

@@ -23,12 +23,12 @@ class AdamW(StoredOptimizer):
     ----------
     params : iterable
         Parameters or groups of parameters, in the dtype in which the strategy stores parameters. A group may
-        override all arguments below, and may have a ``name`` and entries of schedulers; 0 turns decay off.
+        override all arguments below, and may have a ``name`` and entries of schedulers.
     lr : float, optional
         The learning rate; torch's schedulers change it.
     betas, eps, weight_decay : optional
-        Decay of the two moments; the number added to the root of the second one; decoupled decay. As long as
-        all gradients were zero, a step with an ``eps`` of zero is 0 / 0, NaN.
+        Decay of the two moments; the number added to the root of the second one; decoupled decay, which 0
+        turns off. If ``eps`` is zero, a step is 0 / 0, NaN, as long as all gradients have been zero.
     strategy : str or Strategy, optional
         A name of `mcfsim.STRATEGIES`, or a declaration whose formats torch has dtypes for.
     low : Format or str, optional
@@ -38,9 +38,9 @@ class AdamW(StoredOptimizer):
     scalars : {"exact", "rounded", "float32"}, optional
         How hyperparameters enter, see `mcfsim.Arithmetic`.
     random : RandomWords, optional
-        For stochastic rounding; required, unless the strategy rounds stochastically. Step t of a
-        parameter uses the words of step t. An element uses those of its index among all elements of all
-        parameters, in order.
+        The words of stochastic rounding; required if `rounding` is stochastic, unless the strategy itself
+        rounds stochastically. Step t of a parameter uses the words of step t. An element uses those of its
+        index among all elements of all parameters, in order.
     capturable : bool, optional
         Whether steps on a GPU may be part of a captured CUDA graph, see `before_replay`; steps outside a
         graph are then launched in the same way.
@@ -59,11 +59,12 @@ class AdamW(StoredOptimizer):
     ``state[p]`` holds ``step``, ``m``, ``v``, and ``compensation`` or ``master``; further components of an
     expansion are ``parameter_1``, ``v_1``. A master copy is made at the first step. From then on each step
     overwrites the parameter from it, whatever others wrote there, unless `resync` is called. Two kinds of
-    master copies have a ``remainder`` instead. A split one stores its lower half there, as bits in a bfloat16
-    tensor; its upper half is what others write. One in few bits stores them there, as uint8 or, beyond 8, as
-    bits in bfloat16; they count from what others write. If groups of a moment share numbers, ``m`` and ``v``
-    are uint8 codes, and ``m_scales`` and ``v_scales`` the shared numbers, with one more axis if a group has
-    several. If a whole tensor shares one, the moments are stored as float32.
+    master copies have a ``remainder`` instead, which continues the parameter as others left it. A split copy
+    has its upper half in the parameter, and its lower half in the remainder, as bits in a bfloat16 tensor.
+    One in few bits has these in the remainder, as uint8 or, beyond 8, as bits in bfloat16. If groups of a
+    moment share numbers, ``m`` and ``v`` are uint8 codes, and ``m_scales`` and ``v_scales`` the shared
+    numbers, with one more axis if a group has several. If a whole tensor shares one, the moments are stored
+    as float32.
 
     The bits are not those of `torch.optim.AdamW`, which rounds at other points; `TorchAdamW` has those.
 
@@ -114,7 +115,7 @@ class SGD(StoredOptimizer):
     _declaration = sgd.SGD
 
 
-#: Declarations whose runs go on by others: other rounding points, and the same state and hyperparameters.
+#: Declarations that differ from another one only in rounding points, so that a run may go on with either.
 _LIKE: dict[type[Declaration], type[Declaration]] = {
     torchadamw.TorchAdamW: adamw.AdamW,
     amsgrad.TorchAMSGrad: amsgrad.AMSGrad,
@@ -122,7 +123,7 @@ _LIKE: dict[type[Declaration], type[Declaration]] = {
 }
 
 
-#: Those that PyTorch's AdamW has by an option, with its defaults.
+#: Declarations of what PyTorch's AdamW does by an option; they have its defaults.
 _BY_AN_OPTION = (amsgrad.AMSGrad, amsgrad.TorchAMSGrad)
 
 
@@ -140,7 +141,7 @@ def declared_optimizer(name: str) -> type[StoredOptimizer] | None:
 
 
 def family(kind: type[StoredOptimizer]) -> type[Declaration]:
-    """Return the declaration that stands for all whose runs an optimizer may go on with."""
+    """Return the declaration that stands for all those whose runs an optimizer may take over."""
     return _LIKE.get(kind._declaration, kind._declaration)
 
 
@@ -158,14 +159,14 @@ def optimizer(declaration: type[Declaration] | Declaration) -> type[StoredOptimi
         Its arguments are those of `AdamW`, with the declaration's hyperparameters: ``beta1`` and ``beta2`` as
         ``betas``, ``epsilon`` as ``eps``. A step in stages, with numbers made of whole rows, columns or
         matrices, is made on the CPU; its moments are vectors of their parts unless each element has one.
-        If processes share parameters, each process makes the whole step of each, one after another: it needs
-        memory for the gradient, the numbers and the state of the largest one.
+        If processes share parameters, each process makes the whole step of each parameter, one after another:
+        it needs memory for the gradient, the numbers and the state of the largest one.
 
     Raises
     ------
     TypeError
-        If it is no declaration, or none that is whole; or if a hyperparameter has the name of another entry
-        of groups, as ``lr``, ``rounding`` or ``name``.
+        If it is no declaration, or an incomplete one; or if a hyperparameter has the name of another entry of
+        groups, such as ``lr``, ``rounding`` or ``name``.
 
     Examples
     --------
@@ -184,16 +185,16 @@ def optimizer(declaration: type[Declaration] | Declaration) -> type[StoredOptimi
     name = declared.__name__
     text = f"""{name} with its state stored, and its operations rounded, by a strategy.
 
-    The steps of `mcfsim.Optimizer` with `{declared.__module__}.{name}`, by whose names the hyperparameters
-    are known, but that ``beta1`` and ``beta2`` are ``betas``, and ``epsilon`` is ``eps``; the other arguments
-    are those of `AdamW`.
+    Makes the steps of `mcfsim.Optimizer` with `{declared.__module__}.{name}`. The hyperparameters have the
+    names that they have there, except that ``beta1`` and ``beta2`` are ``betas``, and ``epsilon`` is ``eps``;
+    the other arguments are those of `AdamW`.
     """
     body = {"__doc__": text, "__module__": __package__, "_declaration": declared, "_defaults": given}
     return _Made(name, (StoredOptimizer,), {**body, "_made_of": declaration})
 
 
 class _Made(ABCMeta):  # so that users may mix in an ABC
-    """The type of optimizer classes that `optimizer` has made; no module need have one by its name."""
+    """The type of optimizer classes that `optimizer` has made; modules need not have them by name."""
 
 
 def _reduced(made: _Made) -> str | tuple[Any, ...]:

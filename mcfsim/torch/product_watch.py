@@ -65,7 +65,7 @@ class ProductWatch:
         named = dict(linear_layers(model))
         self.layers = list(named)
         if len(self.recipes) != len(recipes) or not recipes:
-            raise ValueError(f"recipes must be at least one, each of its own name, not {list(recipes)!r}")
+            raise ValueError(f"recipes must be at least one, with different names, not {list(recipes)!r}")
         if not named:
             raise ValueError("the model has no linear layer")
         if any(is_spread(module.weight) for module in named.values()):
@@ -104,7 +104,7 @@ class ProductWatch:
 
     @property
     def unused(self) -> list[str]:
-        """The names of layers of which nothing was measured: not called, or frozen below all gradients."""
+        """The names of layers without measurements: never called, or frozen below all gradients."""
         seen = {key.layer for key in self._found}
         return [name for name in self.layers if name not in seen]
 
@@ -144,7 +144,7 @@ class ProductWatch:
         return layers_to_keep(layer_costs(self.rows, name), share=share, error=error)
 
     def remove(self) -> None:
-        """End the watch: the model has no hook of it any more. Measurements stay."""
+        """End the watch and remove its hooks from the model; measurements stay."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -180,13 +180,13 @@ class ProductWatch:
                 wanted += ["dgrad"] * x.requires_grad + ["wgrad"] * module.weight.requires_grad
             # The tensor may be changed in place before the backward pass comes here.
             kept = _rows(x).clone()
-            # A call may be given another weight than the module has afterwards.
+            # The module may have another weight after the call.
             weight = (module.weight.t() if is_conv1d(module) else module.weight).detach()
 
             def measure(dy: torch.Tensor | None) -> None:
                 if self._handles and wanted:
                     self._measure(step, number, name, weight, kept, dy, wanted)
-                    # It is made once, however often there is a backward pass.
+                    # The forward product is made once, however many backward passes follow.
                     wanted[:] = [product for product in wanted if product != "forward"]
 
             if output.requires_grad:
@@ -218,14 +218,14 @@ class ProductWatch:
 
 
 def _is_training(module: torch.nn.Module) -> bool:
-    """Return whether a call is one of training; what checkpointing repeats was seen already."""
+    """Return whether a call is one of training; calls that checkpointing repeats were seen already."""
     return module.training and torch.is_grad_enabled() and not is_computed_anew()
 
 
 def _whole(x: torch.Tensor) -> torch.Tensor:
-    """Return the tensor whose elements an output shows in another shape, or itself.
+    """Return the base of an output that is a view of all its elements, or else the output itself.
 
-    An activation that works in place takes a view's hooks from it, and not those of what it views.
+    An activation that works in place removes hooks from a view, but not from its base.
     """
     base = x._base
     same = base is not None and base.requires_grad and base.numel() == x.numel() and base.is_contiguous()
@@ -240,7 +240,7 @@ def _uncompiled(hook: Callable[..., None]) -> Callable[..., None]:
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
     """Return a matrix of binary32 on the CPU whose rows are those of the last axis."""
-    rows = math.prod(x.shape[:-1])  # and not -1, which nobody can tell of rows without elements
+    rows = math.prod(x.shape[:-1])  # not -1, which is ambiguous if rows have no elements
     return x.detach().reshape(rows, x.shape[-1]).to("cpu", torch.float32).contiguous()
 
 
@@ -260,12 +260,12 @@ def watch_products(
         On any device, plain or emulated. Layers of exactly `torch.nn.Linear`, ``Conv1D`` of Hugging Face, and
         those that replace them under `mcfsim.torch.emulate` are watched.
     recipes : sequence of Recipe or str
-        Recipes, or names of `mcfsim.recipes.RECIPES`, each of a name of its own.
+        Recipes, or names of `mcfsim.recipes.RECIPES`; all must have different names.
     every : int, optional
         Steps whose number is a multiple of it are measured.
     optimizer : torch.optim.Optimizer, optional
-        A step is what it says, so that gradients may be accumulated over several passes. By default each call
-        of the model in training mode with gradients is a step.
+        Its steps count as the steps, so that gradients may be accumulated over several passes. By default
+        each call of the model in training mode with gradients is a step.
     seed : int, optional
         The seed of the random words of stochastic recipes, which are those of (seed, measured call, layer).
 
@@ -285,11 +285,11 @@ def watch_products(
 
     Notes
     -----
-    The model computes what it computes without the watch, to the bit. Operands are the layer's activations,
-    its weight, and the gradient of its output, in binary32; those in float64 are rounded to it. The products
-    are those that training makes: dgrad if activations require a gradient, wgrad if the weight does. Several
-    calls of a layer in a step add up. A call whose output gets no gradient is not measured, except of layers
-    that need none. See `mcfsim.recipes.OperandFinding` for what is counted, NaN and infinity among it.
+    The model computes the same bits as without the watch. Operands are the layer's activations, its weight,
+    and the gradient of its output, in binary32; those in float64 are rounded to it. The products are those
+    that training makes: dgrad if activations require a gradient, wgrad if the weight does. Several calls of a
+    layer in a step add up. A call whose output gets no gradient is not measured, except of layers that need
+    none. See `mcfsim.recipes.OperandFinding` for what is counted, including NaN and infinity.
 
     A measured step keeps copies of activations until its backward pass is over, and takes the time of some
     products on the CPU in binary64. `torch.compile` computes a watched model in pieces that end at each

@@ -1,4 +1,4 @@
-"""Operands of products on tensors of any device, with the numbers of `mcfsim.quantize`."""
+"""Quantised operands of products on tensors of any device, with the numbers of `mcfsim.quantize`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def quantize(
     -------
     tensor
         ``mcfsim.quantize(tensor, ...).dequantize()``: float32 if that holds every number of the format, else
-        float64. It never shares memory with the operand, and has no graph.
+        float64. It never shares memory with the operand, and has no autograd graph.
 
     Raises
     ------
@@ -67,10 +67,10 @@ def quantize(
 
     Notes
     -----
-    Tensors on the CPU are NumPy's arrays. On other devices, PyTorch carries out the line of machine
-    operations that the compiled loops are made of, one operation at a time. Cases without such a line are
-    computed on the CPU: numbers of 64 bits, the rules ``absmean`` and ``max``, and ``absmax`` with so many
-    random bits that binary64 does not hold the numbers compared with words.
+    Tensors on the CPU are quantised as NumPy's arrays. On other devices, PyTorch carries out the line of
+    machine operations that the compiled loops are made of, one operation at a time. Cases without such a line
+    are computed on the CPU: numbers of 64 bits, the rules ``absmean`` and ``max``, and ``absmax`` with so
+    many random bits that binary64 does not hold the numbers compared with words.
     """
     return uncompiled(_quantized, tensor, fmt, axis, rounding, rule, random)
 
@@ -101,7 +101,7 @@ def _quantized(
 
 
 def _text(fmt: ScaledFormat, rounding: Rounding) -> BlockText | Float32Text | None:
-    """Return the algorithm of a format's blocks; by the rule ``quest`` that of other powers of two."""
+    """Return the algorithm of a format's blocks; for the rule ``quest``, that of the rule ``floor``."""
     if fmt.rule in FOUR_SIX or (fmt.rule is ScaleRule.EDEN and not rounding.stochastic):
         return Float32Text(fmt, rounding)
     return text_of(fmt.with_rule(ScaleRule.FLOOR) if fmt.rule is ScaleRule.QUEST else fmt, rounding)
@@ -119,7 +119,7 @@ def on_device(
     axis: int,
     random: RandomWords | NDArray[np.unsignedinteger[Any]] | None,
 ) -> torch.Tensor:
-    """Return a tensor quantised and dequantised by PyTorch's operations, one for each of the text's line."""
+    """Return a tensor quantised and dequantised by PyTorch's operations, one for each in the text's line."""
     text = _text(fmt, rounding)
     assert text is not None
     shape, device = tuple(tensor.shape), tensor.device
@@ -166,7 +166,7 @@ def _shared(
 
 
 def _greatest(measured: torch.Tensor) -> torch.Tensor:
-    """Return the greatest measure of each block; 0 of one without numbers."""
+    """Return the greatest measure of each block; 0 if it has no numbers."""
     if not measured.shape[-1]:
         return measured.new_zeros(measured.shape[:-1])
     return measured.amax(-1)

@@ -69,11 +69,11 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
 
         Existing tensors of this optimizer, of its state and of learning rates, are written in place, so that
         holders of their addresses see the new values. A tensor that cannot hold the rate, or that groups
-        share whose rates differ, stays as it is: each of these groups gets what the state has. Random words
+        with different rates share, stays as it is, and these groups get the rates of the state. Random words
         continue those of the loaded state, whatever this optimizer began with. A state of another optimizer,
-        strategy or rounding, of other parameters, or of the same by name in another order, raises ValueError;
+        strategy or rounding, of other parameters, or of the same names in another order, raises ValueError;
         then nothing has changed. If loading is broken off half-way, the optimizer is spoilt until a state is
-        loaded. What a hook raises after the loading leaves the loaded state, as in PyTorch.
+        loaded. If a hook raises after loading, the loaded state stays, as in PyTorch.
         """
         own, groups = type(self).__name__, self.param_groups
         taken: list[dict[str, Any]] = []
@@ -90,7 +90,7 @@ class SavedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
                 settings.append(Settings.of(group).gone_on(saved))
                 with _told_of(f"the state's group {place}"):
                     if "low" in saved:
-                        raise ValueError("it has low, which an optimizer has and no state")
+                        raise ValueError("it has low, which optimizers take, and no state has")
                     taken.append(without_absent("it", restored(group, saved), self._hyperparameters.defaults))
                     self._check_group({**group, **taken[-1]})
             pairs.update(self._paired(given))
@@ -201,7 +201,7 @@ _COUNTS = 2**53
 
 
 def check_form(given: Mapping[str, Any]) -> None:
-    """Raise ValueError unless a state dict has states, and groups of the parameters that these are of."""
+    """Raise ValueError unless a state dict has states, and groups that contain their parameters."""
     states, groups = given.get("state"), given.get("param_groups")
     if not isinstance(states, Mapping):
         raise ValueError("this is no state of an optimizer: it has no state, a dict")
@@ -251,12 +251,12 @@ def step_count(step: Any) -> int:
 
 
 def described(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of a group that are saved otherwise than they are: as plain data, or as a text."""
+    """Return the entries of a group that are saved in another form, in that form: plain data, or a text."""
     return {name: saved for name, x in group.items() if (saved := _saved(x)) is not x}
 
 
 def restored(group: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of a saved group, with those that were saved as their text taken from a group.
+    """Return the entries of a saved group, but take those that were saved as text from a given group.
 
     Raises
     ------
@@ -273,7 +273,7 @@ def restored(group: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, An
 
 
 def _saved(x: Any) -> Any:
-    """Return an entry as it is saved: itself if that is plain, or what it holds as plain data, or a text."""
+    """Return an entry as it is saved: itself if it is plain, else its content as plain data, or a text."""
     return _plain(x) if _is_data(x) else repr(x)
 
 
@@ -284,12 +284,12 @@ def _is_data(x: Any) -> bool:
     if type(x) is dict:
         return all(type(name) in _PLAIN for name in x) and all(map(_is_data, x.values()))
     if isinstance(x, np.generic | np.ndarray):
-        return x.dtype.kind in "biufU" and x.dtype != np.longdouble  # of which no plain number is
+        return x.dtype.kind in "biufU" and x.dtype != np.longdouble  # which no plain number can hold
     return x is None or isinstance(x, (torch.Tensor, *_PLAIN))
 
 
 def _plain(x: Any) -> Any:
-    """Return data of plain types; itself if it is of them."""
+    """Return data as plain types; the object itself if it consists of them."""
     if type(x) is dict:
         parts = {name: _plain(y) for name, y in x.items()}
         return x if all(y is x[name] for name, y in parts.items()) else parts

@@ -28,8 +28,9 @@ from mcfsim.scaled.quantisers import Quantiser
 from mcfsim.storage.buffers import overlaps_itself
 from mcfsim.torch.local import SCALES, Grouped, check_whole, is_spread, local
 
-#: The dtype that stores 16 bits that are no number. Of torch's formats only bfloat16 leads float32, so 16
-#: bits follow. Processes cannot exchange tensors of 16-bit integers, neither by NCCL nor by Gloo.
+#: The dtype that stores 16 bits that are no number. Of torch's formats, only bfloat16 is the upper part of
+#: float32, so 16 bits remain. Processes cannot exchange tensors of 16-bit integers, neither by NCCL nor by
+#: Gloo.
 BITS = torch.bfloat16
 
 #: The name of the scale of a parameter on a grid: of its last step, or zero before it was put there.
@@ -139,7 +140,7 @@ class StateLayout:
         return {name: kept for name, kept in moments.items() if kept is not None and name in self.formats}
 
     def scales(self, name: str) -> Grouped | None:
-        """Return how the moment is stored whose scales a tensor holds; None for other tensors."""
+        """Return the storage of the moment whose scales a tensor holds; None for other tensors."""
         return self.grouped.get(name.removesuffix(SCALES)) if name.endswith(SCALES) else None
 
     def received(self, gradient: torch.Tensor) -> torch.Tensor:
@@ -170,7 +171,7 @@ class StateLayout:
             tensors[name].copy_(numbers.view(tensors[name].shape))
 
     def requantize(self, tensors: Mapping[str, torch.Tensor], slots: Slots | None = None) -> None:
-        """Quantise, in place, the moments with a scaled format that come as numbers; on the host."""
+        """Quantise on the host, in place, the moments with a scaled format that are stored as numbers."""
         for name, kept in self.scaled.items():
             if name in tensors and name not in self.grouped:
                 x = tensors[name]
@@ -190,8 +191,8 @@ class StateLayout:
         names : sequence of str, optional
             The tensors; by default all of the state.
         slots : mapping of str to StateSlices, optional
-            The parts that moments keep of the parameter, if they are not one number an element. Such a moment
-            is a vector of its parts, one after another, each with scales of its own.
+            The parts that moments keep of the parameter, if they are not one number per element. Such a
+            moment is a vector of its parts, one after another, each with scales of its own.
 
         Notes
         -----
@@ -234,7 +235,7 @@ class StateLayout:
         return found
 
     def state_of(self, vectors: Mapping[str, Any]) -> tuple[State, Formats]:
-        """Return vectors, given by name, as a state with its formats; a remainder as the master copy."""
+        """Return vectors, given by name, as a state with its formats; a remainder becomes the master copy."""
         found = dict(vectors)
         if "remainder" in found:
             found["remainder"] = self.beside(found["parameter"], found["remainder"])
@@ -242,7 +243,7 @@ class StateLayout:
         return state, tuple(self.formats[names[0]] if names else None for names in self.names)
 
     def check_parameter(self, parameter: torch.Tensor) -> None:
-        """Raise TypeError or ValueError unless a parameter is a tensor that can be stored so."""
+        """Raise TypeError or ValueError unless a parameter is a tensor that this layout can store."""
         self._check_dtype(parameter)
         if parameter.is_inference():
             raise TypeError("a parameter was made in torch.inference_mode; make it a usual one by .clone()")
@@ -262,7 +263,7 @@ class StateLayout:
 
     @cached_property
     def _sized(self) -> list[tuple[str, Grouped | None]]:
-        """The tensors of a state whose size follows from the parameter's, with how those of scales lie."""
+        """The tensors of a state whose size follows from the parameter's, and the storage of scales."""
         return [(name, self.scales(name)) for name in self.dtypes if name not in ("parameter", SCALE)]
 
     def apart(self, parameter: torch.Tensor, state: Mapping[str, Any]) -> str | None:
@@ -275,9 +276,9 @@ class StateLayout:
         return None
 
     def check_state(self, parameter: torch.Tensor, state: Mapping[str, Any], slots: Slots | None) -> None:
-        """Raise ValueError unless the tensors of a state lie with a parameter, and have its shape or slots.
+        """Raise ValueError unless the tensors of a state have the right device, dtype and shape.
 
-        If processes share the parameter, shapes are not looked at.
+        If processes share the parameter, shapes are not checked.
         """
         if (apart := self.apart(parameter, state)) is not None:
             x = state[apart]
@@ -319,7 +320,7 @@ class StateLayout:
         Raises
         ------
         TypeError
-            If the parameter, whose bits lead those of a master copy, has become one of another dtype.
+            If the parameter, whose bits lead those of a master copy, has changed its dtype.
         """
         if "remainder" not in self.formats:
             return tuple(tensors[name] for name in self.names.represented(self.strategy))

@@ -121,8 +121,8 @@ class StoredOptimizer(SavedOptimizer):
         hyper, _ = self._declared(group)
         if hyper.by_name and "param_names" not in group:
             raise ValueError(
-                f"{type(hyper).__name__} goes by the names of parameters here, and has none; let params be "
-                "model.named_parameters()"
+                f"{type(hyper).__name__} goes by the names of parameters here, and got none; pass "
+                "model.named_parameters() as params"
             )
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -148,9 +148,9 @@ class StoredOptimizer(SavedOptimizer):
         return loss
 
     def start(self) -> None:
-        """Make the state that parameters do not have yet, and put those on their grids that lie on one.
+        """Make the state of parameters that have none yet, and put parameters with a grid on it.
 
-        Without it, the first step does so, with gradients of weights that were on no grid yet. Call it on a
+        Otherwise the first step does so, with gradients of weights that were on no grid yet. Call this on a
         model's first weights; those of a saved state lie on their grids already.
         """
         self.whole.check()
@@ -193,7 +193,7 @@ class StoredOptimizer(SavedOptimizer):
     ) -> None:
         """Make one step of the parameters at some places, on the given tensors that stand for them.
 
-        PyTorch counts one write more when the operator of a compiled step ends, so the count is not kept.
+        PyTorch counts one more write when the operator of a compiled step ends, so its count is not kept.
         What `step` refuses raises before anything changes.
         """
         check_processor()
@@ -220,7 +220,7 @@ class StoredOptimizer(SavedOptimizer):
                     if work.moved:
                         work.on.move(work.moved, work.inputs)
                     for p, state in zip(work.parameters, work.states, strict=True):
-                        self.state[p] = state  # and not before, as what comes from a check or watch may raise
+                        self.state[p] = state  # not before, as checks and watches may raise
                         state["step"] = work.inputs.number
             # Autograd did not see these writes, and could not tell that a graph has become stale.
             torch.autograd.graph.increment_version([local(tensor) for tensor in given])
@@ -310,7 +310,7 @@ class StoredOptimizer(SavedOptimizer):
                 x = given[0] if isinstance(given, tuple) else given
                 if isinstance(x, torch.Tensor) and not _is_host(x.device):
                     raise RuntimeError(
-                        f"a graph cannot wait for {name}, a tensor on {x.device}; let it be a number"
+                        f"a graph cannot wait for {name}, a tensor on {x.device}; make it a number"
                     )
         if not all(self.state[place.parameter] for place in places):
             raise RuntimeError(

@@ -30,14 +30,14 @@ from mcfsim.torch.moved import ParameterSlice, StepInputs, Updates, log_of
 from mcfsim.torch.state_layout import StateLayout, packed
 
 # -- on the CPU -------------------------------------------------------------------------------------------
-#: Most elements of a small tensor: copying it there and back takes less time than a step of its own.
+#: The most elements of a small tensor: copying it there and back takes less time than a separate step.
 SMALL = BLOCK // 8
 #: How many steps are assumed to follow when deciding whether compiling pays.
 AHEAD = 1000
 
 
 class JointSlice(NamedTuple):
-    """Parameters joined to one, with their state and gradient as contiguous vectors.
+    """Parameters joined into one, with their state and gradient as contiguous vectors.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class JointSlice(NamedTuple):
     parts : list of slice
         The elements of each parameter.
     pieces : mapping of str to list of tensor
-        What the tensors are joined of.
+        The tensors that each was joined from.
     """
 
     tensors: Mapping[str, torch.Tensor]
@@ -70,7 +70,7 @@ class HostStep:
         self._gradient = packed(torch.empty(0, dtype=torch_dtype(stores.gradient), device="cpu"))
 
     def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs, updates: Updates = None) -> None:
-        """Make a step of these parameters; a list gets the intended update of each."""
+        """Make a step of these parameters; append the intended update of each to `updates`, if given."""
         bound_loop = self._bound_loop(moved, inputs)
         for batch in _batches(moved):
             joint = self._joined(batch)
@@ -132,10 +132,10 @@ class HostStep:
     ) -> None:
         """Make a step, by a loop if there is one; fill in a vector for the update, if there is one.
 
-        A vector for what differs is filled in as the log of changes has it.
+        `differing`, if given, is filled in as the log of changes takes it.
         """
         stores, size, threads, block = self.stores, joint.gradient.numel(), torch.get_num_threads(), BLOCK
-        if not size:  # the loop may be that of others, which have a log
+        if not size:  # the loop may be for other parameters, which have a log
             return
         vectors = stores.vectors(joint.tensors, dict.fromkeys(stores.grouped, joint.parts))
         edges = common_edges(vectors.values(), joint.parts)
@@ -147,7 +147,7 @@ class HostStep:
             several = bound_loop.on_threads(threads)
             bound_loop, threads = (several, threads) if size > several.block else (bound_loop, 1)
             work = self._by_loop(gradient, joint.first, vectors, bound_loop, update, changes)
-            # Numbers that share scales are read and written by calls; fewer and larger ones are faster.
+            # Numbers that share scales are read and written by calls; fewer, larger calls are faster.
             block = bound_loop.block if edges is None else BLOCK
         if changes is not None and not (bound_loop and bound_loop.source):
             work = noting(work, packed(joint.tensors["parameter"]), changes)
@@ -167,7 +167,7 @@ class HostStep:
         old = [(vectors[name], fmt) for name, fmt in stores.formats.items()]
         given = [*old, (gradient, stores.gradient)]
         asked = [*old, (update, stores.roles.update.format)]  # what has no vector is dropped
-        if differing is not None:  # a loop that is not on codes has no difference of codes
+        if differing is not None:  # a loop that does not run on codes has no difference of codes
             asked.append((differing.view(loop.results[-1]) if loop.source else None, None))
         return filling(loop, given, asked, first)
 
@@ -196,7 +196,7 @@ class HostStep:
 
 
 def _vector(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return what `_flat` returned as one contiguous vector, in the memory of a single one."""
+    """Return results of `_flat` joined into one contiguous vector; a single vector stays as it is."""
     if len(parts) == 1 and parts[0].ndim == 1:
         return parts[0]
     vectors = [x if x.ndim == 1 else x.resolve_neg().contiguous().view(-1) for x in parts]
@@ -204,9 +204,9 @@ def _vector(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _flat(x: torch.Tensor) -> torch.Tensor:
-    """Return a tensor as a vector in the same memory if that is contiguous; any other one as it is.
+    """Return a tensor as a vector in the same memory if that is contiguous and not a negated view.
 
-    Such a one has two dimensions at least, or is made so.
+    Any other tensor is returned as it is, with at least two dimensions.
     """
     if x.is_contiguous() and not x.is_neg():
         return x if x.ndim == 1 else x.view(-1)  # a view takes a microsecond
@@ -214,7 +214,7 @@ def _flat(x: torch.Tensor) -> torch.Tensor:
 
 
 def _batches(moved: Sequence[ParameterSlice]) -> Iterator[list[ParameterSlice]]:
-    """Yield parameters in order, in batches of small ones that are joined; a joined batch fits a block."""
+    """Yield parameters in order, in batches to be joined; several small ones fit into a block together."""
     batch: list[ParameterSlice] = []
     for x in moved:
         if batch and not _follows(batch, x):
@@ -259,11 +259,11 @@ class DeviceStep:
         self.stores = stores
         self._programs = lru_cache(maxsize=64)(partial(StepPrograms, strategy=stores.strategy, closed=True))
         self._lines: dict[Any, Kernel | TensorLines] = {}
-        #: Tables of vectors, each after the numbers of first elements, sizes and addresses that it has.
+        #: Tables of vectors, each with the first indices, sizes and addresses that it was made for.
         self._tables: dict[Any, tuple[list[int], Table]] = {}
 
     def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs, updates: Updates = None) -> None:
-        """Make a step of parameters on one device; a list gets the intended update of each."""
+        """Make a step of parameters on one device; append their intended updates to `updates`, if given."""
         (program, scalars), log = self.program(inputs), log_of(moved)
         if updates is None:
             line = self.line(program, moved[0].gradient.device, log)
@@ -290,7 +290,7 @@ class DeviceStep:
     def _launch(
         self, line: Kernel, scalars: Sequence[Any], sets: Sequence[VectorSet], words: SourceWords
     ) -> None:
-        """Run a kernel on vectors of parameters, by the last step's table if they lie where they lay."""
+        """Run a kernel on vectors of parameters, by the last step's table if they have not moved since."""
         ready, moved, places = line.with_numbers(scalars), [x.slice for x in sets], list[int]()
         for x in sets:
             places += [x.slice.first, x.operands[0].numel(), *(y.data_ptr() for y in x.operands)]
@@ -304,7 +304,7 @@ class DeviceStep:
     def _launch_again(
         self, line: Kernel, scalars: Sequence[Any], moved: Sequence[ParameterSlice], words: SourceWords
     ) -> bool:
-        """Run a kernel on the vectors of the last step if they lie where they lay; return whether it ran."""
+        """Run a kernel on the last step's vectors if they have not moved in memory; return whether it ran."""
         ready = line.with_numbers(scalars)
         kept = self._tables.get(_table_key(ready, moved)) if moved and not self.stores.scaled else None
         if kept is None or kept[0] != self._places(moved):
@@ -313,7 +313,7 @@ class DeviceStep:
         return True
 
     def _places(self, moved: Sequence[ParameterSlice]) -> list[int]:
-        """Return where tensors lie, as a table has it; nothing unless each is a vector as it is."""
+        """Return the addresses of tensors as a table has them; none unless all can be used without a copy."""
         names, dtype = [*chain(*self.stores.names)], torch_dtype(self.stores.gradient)
         found = []
         for x in moved:

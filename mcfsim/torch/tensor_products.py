@@ -75,10 +75,10 @@ class TensorProducts:
     Parameters
     ----------
     units : bool, optional
-        Whether a matrix unit multiplies, which takes operands apart: they are quantised by NumPy then.
+        Whether a matrix unit multiplies. It takes elements and scales apart, so NumPy quantises the operands.
     operations : bool, optional
-        Whether operands are quantised and rotated by PyTorch's operations, with the same bits; by default
-        those on other devices than the CPU are. Cases without a line of operations are computed by NumPy.
+        Whether operands are quantised and rotated by PyTorch's operations, with the same bits; by default,
+        those on devices other than the CPU are. Cases without a line of operations are computed by NumPy.
     """
 
     def __init__(self, *, units: bool = False, operations: bool | None = None) -> None:
@@ -143,9 +143,9 @@ def _sums_and_differences(first: torch.Tensor, second: torch.Tensor) -> torch.Te
 
 
 def in_numpy(x: torch.Tensor) -> NDArray[np.float32]:
-    """Return a tensor of float32 as an array, of the same memory if that is the CPU's and contiguous.
+    """Return a tensor of float32 as an array, in the same memory if that is the CPU's and contiguous.
 
-    Not by ``numpy()``, after which PyTorch lets nobody resize the memory: FSDP2 does so to that of weights.
+    This avoids ``numpy()``, after which PyTorch refuses to resize the memory, as FSDP2 does with weights.
     """
     found: NDArray[Any] = np.from_dlpack(x.detach().contiguous().cpu())
     return found
@@ -177,8 +177,8 @@ def matmul(
     unit, c, promote_every, split_k, threads
         See `mcfsim.matmul`.
     kernels : bool, optional
-        Whether the sums are a Triton kernel; by default where there is a GPU that runs it. Else a CPU takes
-        compiled loops or NumPy, and other devices PyTorch's operations.
+        Whether the sums are a Triton kernel; by default if a GPU can run it. Otherwise a CPU uses
+        compiled loops or NumPy, and other devices use PyTorch's operations.
 
     Returns
     -------

@@ -1,8 +1,9 @@
-"""Scales and codes of blocks on tensors, by the line of a text, and the rules that look at every number.
+"""Scales and codes of blocks on tensors: by the line of a `GroupText`, or by rules that use every number.
 
-The rules are QuEST, Four Over Six and EDEN, with the bits of `mcfsim.scaled.rules` and
-`mcfsim.scaled.searched_scales`. Sums of blocks are made in their order, and a number of Python divides
-nothing: a device would multiply by its reciprocal. Codes of groups are those of `mcfsim.compile.group_loops`.
+These rules are QuEST, Four Over Six and EDEN, with the bits of `mcfsim.scaled.rules` and
+`mcfsim.scaled.searched_scales`. Blocks are summed in the order of those modules. Nothing is divided by a
+Python number, as a device would multiply by its reciprocal. Codes of groups are those of
+`mcfsim.compile.group_loops`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class TextCalls:
 
     @cached_property
     def share(self) -> TorchCalls:
-        """The shared numbers of blocks: from greatest measures, least magnitudes, and numbers of all."""
+        """The shared numbers of blocks, from greatest measures, least magnitudes, and numbers of all."""
         return TorchCalls(self._line.made, [self._line.greatest, *self._line.least, *self._line.numbers])
 
     @cached_property
@@ -57,7 +58,7 @@ class TextCalls:
 
     @cached_property
     def encode(self) -> TorchCalls:
-        """The elements, from numbers, shared numbers, the numbers of all, and words."""
+        """The elements, from numbers, shared numbers, numbers of all blocks, and words."""
         return TorchCalls([self._line.encoded], self._given)
 
     @cached_property
@@ -68,7 +69,7 @@ class TextCalls:
 
     @cached_property
     def through(self) -> TorchCalls:
-        """What the elements of numbers stand for."""
+        """Numbers encoded as elements, and decoded again."""
         line = self._line
         return TorchCalls([self._text.decoded(line.encoded, *line.shared, *line.numbers)], self._given)
 
@@ -98,7 +99,7 @@ def scales_by_deviation(part: torch.Tensor, fmt: ScaledFormat) -> torch.Tensor:
 
 
 def inside_of_deviation(x: torch.Tensor, fmt: ScaledFormat) -> torch.Tensor:
-    """Return where the rule ``quest`` clips nothing, as `mcfsim.scaled.Scaled.inside`, by the last axis."""
+    """Return where the rule ``quest`` clips nothing along the last axis, as `mcfsim.scaled.Scaled.inside`."""
     views = BlockViews(tuple(x.shape), fmt.block, x.ndim - 1)
     found = torch.empty(x.shape, dtype=torch.bool, device=x.device)
     parts: Any = views.parts(x)
@@ -130,7 +131,7 @@ class Blocks(NamedTuple):
 def better_scales(
     blocks: Blocks, same: Sequence[torch.Tensor], width: int, text: Float32Text, amax: float
 ) -> list[torch.Tensor]:
-    """Return for each block the scale with the smaller error, and what goes with it; ties go to 6."""
+    """Return for each block the shared numbers of the scale with the smaller error; ties go to 6."""
     wider = text_calls(replace(text, expansion=1.5)).share([blocks.greatest, *same])
     four = [x.expand(blocks.greatest.shape)[..., None] for x in wider]
     errors = [_errors(blocks.numbers, shared, width, text, amax) for shared in (blocks.shared, four)]
@@ -160,7 +161,7 @@ def corrected_elements(
     rounding: Rounding,
     words: torch.Tensor,
 ) -> list[torch.Tensor]:
-    """Return what the elements of blocks stand for by scales that their group corrects.
+    """Return what the elements of blocks stand for, by scales that are corrected for each group.
 
     Parameters
     ----------
@@ -171,8 +172,8 @@ def corrected_elements(
     text : Float32Text
     rounding : Rounding
         Of the scales.
-    words : tensor of int, shape of the scales, their axis the last
-        Their random bits.
+    words : tensor of int, of the shape of the scales, with their axis last
+        The random bits of the scales.
     """
     fmt, calls = text.format, text_calls(text)
     quotients = text_calls(Quotients(fmt, SATURATING))
@@ -200,7 +201,7 @@ def corrected_elements(
 
 
 def _corrections(quotient: torch.Tensor, stored: torch.Tensor, each: int) -> torch.Tensor:
-    """Return for each block the correction of its group, of so many blocks."""
+    """Return for each block the correction of its group of `each` blocks."""
     count, size = quotient.shape[-2:]
     missing = -count % each
     given = [torch.nn.functional.pad(x.nan_to_num(), (0, 0, 0, missing)) for x in (quotient, stored)]
@@ -222,11 +223,11 @@ def _rounded(fmt: Format, rounding: Rounding) -> TorchCalls:
 def encoded(text: GroupText, numbers: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the codes of a vector of float32 as uint8, and a row of shared numbers for each group.
 
-    Groups have a size; the last one may be shorter.
+    A group has `size` numbers; the last one may be shorter.
     """
     calls, count = text_calls(text), numbers.numel()
     rows = torch.nn.functional.pad(numbers, (0, -count % size)).view(-1, size)
-    given = [calls.measure([rows])[0].amax(1)]  # a magnitude of a zero is the least
+    given = [calls.measure([rows])[0].amax(1)]  # zeros of the padding have the least measure
     if text.warps is not None:
         given.append(_least(calls, rows.abs(), count, text.warps))
     shared = [x.expand(len(rows)) for x in calls.share(given)]
@@ -248,7 +249,7 @@ def decoded(text: GroupText, codes: torch.Tensor, shared: torch.Tensor, size: in
 
 
 def _least(calls: TextCalls, magnitudes: torch.Tensor, count: int, warps: Warps) -> torch.Tensor:
-    """Return the least magnitude that threads find in each group; some have no element."""
+    """Return the least magnitude that threads find in each group; some threads have no element."""
     inside = torch.arange(magnitudes.numel(), device=magnitudes.device).view(magnitudes.shape) < count
     rows = torch.where(inside, magnitudes, warps.beyond)
     of_warps = _halved(calls, rows.view(len(rows), -1, warps.width))

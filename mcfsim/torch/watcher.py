@@ -63,8 +63,8 @@ class ModelRecorder:
         without = [name for name, p in self._parameters.items() if p.grad is None]
         if without:
             raise ValueError(
-                f"{len(without)} parameters have no gradient, {without[0]!r} first; exclude those untrained "
-                "by requires_grad_(False) before recording, or give it a gradient of zeros"
+                f"{len(without)} parameters have no gradient, {without[0]!r} first; exclude untrained ones "
+                "by requires_grad_(False) before recording, or give them gradients of zeros"
             )
         self._recorder.step({name: _array(name, p.grad) for name, p in self._parameters.items()}, rate)
 
@@ -238,7 +238,7 @@ def _teller(to: Any) -> Callable[[Seen], Any]:
         told: Callable[[Seen], Any] = to
         return told
     raise TypeError(
-        f"to must be a function, the path of a CSV file, or have add_scalar, and not be a {type(to).__name__}"
+        f"to must be a function, the path of a CSV file, or have add_scalar, but is a {type(to).__name__}"
     )
 
 

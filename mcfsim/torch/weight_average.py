@@ -47,7 +47,7 @@ class WeightAverage:
         if low is None and len(found) != 1:
             listed = ", ".join(sorted(map(str, found)))
             what = f"are of several dtypes, {listed}" if found else "are none, and have no dtype"
-            raise ValueError(f"parameters {what}: say in which format by low")
+            raise ValueError(f"parameters {what}: give the format of the average as low")
         self.low = TORCH_DTYPES[found.pop()] if low is None else low
         if self.components > 1:
             check_components(self.low)
@@ -69,9 +69,9 @@ class WeightAverage:
         Raises
         ------
         ValueError
-            If the optimizer's parameters, or their shapes, are no longer those when the average began.
+            If the optimizer's parameters, or their shapes, are no longer those with which the average began.
         SpoiltStateError
-            If a step of the optimizer was broken off, or its run goes on by another one.
+            If a step of the optimizer was broken off, or another optimizer has taken over its run.
         """
         now = _parameters(self._optimizer)
         if len(now) != len(self._parameters) or any(map(is_not, now, self._parameters)):
@@ -107,8 +107,9 @@ class WeightAverage:
         model : torch.nn.Module
             A copy of the model that is trained. Buffers, and parameters that are not averaged, stay.
         trained : torch.nn.Module, optional
-            The model that is trained, by whose names parameters are found. Without it, those of `model` that
-            require a gradient must be in the order of the optimizer's, which has to have one group.
+            The model that is trained; parameters of `model` are found by the names that it gives them.
+            Without it, the parameters of `model` that require a gradient must be in the order of the
+            optimizer's, which must have one group.
 
         Raises
         ------
@@ -182,8 +183,8 @@ class WeightAverage:
         if len(found) != len(self._parameters) or len(self._optimizer.param_groups) > 1:
             raise ValueError(
                 f"{len(found)} parameters of the model for {len(self._parameters)} of the optimizer in "
-                f"{len(self._optimizer.param_groups)} groups cannot be told by their order; pass the model "
-                "that is trained, too"
+                f"{len(self._optimizer.param_groups)} groups cannot be matched by their order; pass the "
+                "model that is trained, too"
             )
         return found
 
@@ -194,7 +195,7 @@ class WeightAverage:
         if without:
             raise ValueError(
                 f"{len(without)} parameters of the optimizer, the first of shape {tuple(without[0].shape)}, "
-                "have none of their name in the model"
+                "have no counterpart of their name in the model"
             )
         return [targets[names[p]] for p in self._parameters]
 
@@ -207,8 +208,8 @@ def average(
     Parameters
     ----------
     optimizer : optimizer of `mcfsim.torch`
-        What is averaged is what it represents: a parameter with its further components, its compensation, or
-        the master copy.
+        The average is of the weights that it represents: a parameter with its further components or its
+        compensation, or the master copy.
     decay : float
         The weight b of the average so far in ``a + (1 - b) (w - a)``; between 0 and 1.
     low : Format or str, optional
@@ -226,9 +227,9 @@ def average(
     Raises
     ------
     TypeError
-        If `optimizer` is another one, a number is no number, or parameters are distributed over processes.
+        If an argument is of the wrong type, or parameters are distributed over processes.
     ValueError
-        If a number is out of range, a format is unknown, or parameters of several dtypes leave it open.
+        If a number is out of range, a format is unknown, or none is given and parameters have several dtypes.
     UnsupportedFormatError
         If the format has no dtype of torch, or cannot have several components.
 

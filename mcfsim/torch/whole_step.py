@@ -1,4 +1,4 @@
-"""Steps of whole parameters: in stages, on grids, and put together from processes that have parts."""
+"""Steps of whole parameters: in stages, on grids, and put together from the parts of several processes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class WholeStep:
         return self._made(hyper, name, shape).parts
 
     def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs, updates: Updates = None) -> None:
-        """Make a step of these parameters; a list gets the intended update of each."""
+        """Make a step of these parameters; append the intended update of each to `updates`, if given."""
         fmt = self.stores.roles.update.format
         for x in moved:
             if x.gradient.numel():
@@ -103,12 +103,12 @@ class GridStep:
 
     def __init__(self, stores: StateLayout, inner: StepRunner, random: RandomWords | None) -> None:
         self.stores, self._inner, self._random = stores, inner, random or DEFAULT_WORDS
-        grid_of(stores, 0, self._random)  # raises if words are so many that none are left for a grid
+        grid_of(stores, 0, self._random)  # raises if the run uses so many words that none are left for a grid
 
     def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs, updates: Updates = None) -> None:
-        """Make a step of these parameters; a first one puts them on their grids before.
+        """Make a step of these parameters; a first step puts them on their grids beforehand.
 
-        A list gets the intended update of each, from weights that are on their grids.
+        `updates`, if given, receives the intended update of each, from weights that are on their grids.
         """
         with ExitStack() as stack:
             for x in moved:
@@ -154,14 +154,14 @@ def _begins(x: ParameterSlice, inputs: StepInputs) -> bool:
 
 
 def grid_of(stores: StateLayout, size: int, random: RandomWords = DEFAULT_WORDS) -> OnGrid:
-    """Return the grid of one parameter of so many elements, which is not begun."""
+    """Return the grid, not yet begun, of one parameter of `size` elements."""
     grid = stores.strategy.parameter.grid
     assert grid is not None
     return OnGrid(grid, stores.formats["parameter"], {"": slice(0, size)}, random)
 
 
 def _without_scale(x: ParameterSlice) -> ParameterSlice:
-    """Return a slice for the step before the grid, whose changes are none yet."""
+    """Return a slice for the step before the grid, whose changes are not logged, as they are not final."""
     return x._replace(log=None, tensors={name: y for name, y in x.tensors.items() if name != SCALE})
 
 
@@ -170,7 +170,7 @@ class GatheredStep:
     """A step runner that hands whole parameters to another one, and keeps the part of this process.
 
     Each process makes the same step of the whole. For one parameter at a time it has the gradient, the
-    weights and their state whole in memory; each of these is sent once a step.
+    weights and their state whole in memory; each of these is sent once per step.
 
     Parameters
     ----------
@@ -185,7 +185,7 @@ class GatheredStep:
     def move(self, moved: Sequence[ParameterSlice], inputs: StepInputs, updates: Updates = None) -> None:
         """Make a step of these parameters; all processes that have parts of them must do so.
 
-        A list gets the intended update of each, of its part here.
+        `updates`, if given, receives the intended update of each, for its part here.
         """
         for cut, some in groupby(moved, attrgetter("cut")):
             if not cut:
@@ -230,7 +230,7 @@ def _whole(x: ParameterSlice) -> ParameterSlice:
 
 
 def _keep(x: ParameterSlice, whole: ParameterSlice) -> None:
-    """Write the parts of this process; what it has whole is written already."""
+    """Write the parts of this process; tensors that it has whole are written already."""
     for name in x.cut:
         assert x.like is not None
         x.tensors[name].copy_(own_part(whole.tensors[name], x.like))

@@ -162,7 +162,7 @@ SPOILT = [
     (_tensors(**dict.fromkeys(SHAPES)), f"{STEP_2}: has no tensor"),
     (_tensors(bias=NOT_FINITE), f"{STEP_2}: has numbers that are not finite: bias: 1 NaN, 1 infinite"),
     *((_cut(end), f"{STEP_2}: no safetensors file, or damaged") for end in (100, 0, -1)),
-    (lambda f: ((f / STEP_2).unlink(), os.mkfifo(f / STEP_2)), f"{STEP_2} is a pipe, and no regular"),
+    (lambda f: ((f / STEP_2).unlink(), os.mkfifo(f / STEP_2)), f"{STEP_2} is a pipe, not a regular"),
     (lambda f: (f / WEIGHTS).unlink(), WEIGHTS),
     (lambda f: checkpoint(f / WEIGHTS), "1.safetensors: lacks the tensor 'gain', which"),
     (shutil.rmtree, "No such file or directory"),
@@ -318,7 +318,7 @@ def test_no_name_is_not_the_working_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     optimizer = mcf.Optimizer(mcf.SGD(), mcf.strategy("plain", "bfloat16"), weights())
     for write in (partial(mcf.record, weights()), partial(save_state, optimizer, shard_bytes=1e6)):
-        with pytest.raises(OSError, match="cannot write to '': a path names a folder"):
+        with pytest.raises(OSError, match="cannot write to '': the path of the folder is empty"):
             write("")
     assert names(tmp_path) == []
 

@@ -104,7 +104,7 @@ def test_what_is_refused_before_anything_is_written(tmp_path, monkeypatch):
 
 
 def test_places_where_no_folder_can_be(tmp_path):
-    refused("", "a path names a folder")  # the working folder otherwise
+    refused("", "the path of the folder is empty")  # the working folder otherwise
     refused(tmp_path / "no" / "state", "there is no folder .*no")
     (tmp_path / "file").write_text("mine")
     refused(tmp_path / "file", "file is no folder")

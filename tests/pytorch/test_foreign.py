@@ -260,7 +260,7 @@ def test_the_moments_of_flashoptim_are_read_by_its_formulas_and_its_rest_is_a_re
         ({"params": "some"}, "say whose state it is by from_: one of torch, torchao"),
         ({"params": "some", "from_": "torchaoo"}, r"unknown library 'torchaoo' \(did you mean 'torchao'\?\)"),
         ({"params": "few", "from_": "torch"}, "the state is of 3 parameters, and 2 are given"),
-        ({"params": "one", "from_": "torch"}, "one tensor in the places of two"),
+        ({"params": "one", "from_": "torch"}, "the same tensor in two places"),
         ({"params": "groups", "from_": "torch"}, "params must be tensors, in the order"),
         ({"params": "some", "from_": "torch", "state": {9: {}}}, "parameter 9, which is in none of its"),
         ({"params": "some", "from_": "torch", "state": 3}, "of an optimizer: it has no state, a dict"),

@@ -62,7 +62,7 @@ def test_constructors_follow_from_the_declaration(kind):
     if "betas" in given:
         first, second = defaults.defaults["betas"]
         assert kind(parameters(), beta2=0.25).defaults["betas"] == (first, 0.25)
-        with pytest.raises(TypeError, match="is given betas and beta1, which it holds"):
+        with pytest.raises(TypeError, match="is given both betas and beta1; give one"):
             kind(parameters(), beta1=0.5, betas=(0.5, second))
         for of in (list, np.array, torch.tensor, lambda x: (torch.tensor(x[:1]), x[1])):
             optimizer = kind(parameters(), betas=of([0.5, 0.25]))

@@ -268,7 +268,7 @@ def test_what_cannot_be_watched_is_refused():
         ((net, "mxfp8"), TypeError, "sequence of recipes"),
         ((net, None), TypeError, "sequence of recipes"),
         ((net, []), ValueError, "at least one"),
-        ((net, ["mxfp8", "mxfp8"]), ValueError, "of its own name"),
+        ((net, ["mxfp8", "mxfp8"]), ValueError, "with different names"),
         ((net, ["nvpf4"]), ValueError, "nvfp4"),
         ((net, NAMES, 0), ValueError, "every"),
         ((torch.nn.ReLU(), NAMES), ValueError, "no linear layer"),

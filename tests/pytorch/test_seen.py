@@ -365,7 +365,7 @@ def test_what_is_not_trained_is_left_out_and_what_is_shared_is_one(tmp_path):
 @pytest.mark.parametrize(
     ("gradient", "message"),
     [
-        (None, r"1 parameters have no gradient, '2\.bias' first; exclude those untr"),
+        (None, r"1 parameters have no gradient, '2\.bias' first; exclude untrained ones"),
         (torch.zeros(2).to_sparse(), r"parameter '2\.bias': a tensor on device 'cpu' with layout"),
     ],
     ids=["none", "sparse"],

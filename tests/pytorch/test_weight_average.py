@@ -186,7 +186,7 @@ def test_a_copy_of_the_model_gets_the_averages():
             averaged.copy_to(again)
             assert all(map(torch.equal, again.parameters(), other.parameters()))
             continue
-        with pytest.raises(ValueError, match="in 2 groups cannot be told by their order"):
+        with pytest.raises(ValueError, match="in 2 groups cannot be matched by their order"):
             averaged.copy_to(other)
     with pytest.raises(ValueError, match="4 parameters of the optimizer, the first of shape"):
         averaged.copy_to(other, other)

@@ -223,7 +223,7 @@ def test_what_is_no_declaration_makes_no_optimizer(x):
 def test_hyperparameters_with_names_of_other_entries_are_refused(name):
     """They would take each other's values."""
     mine = make_dataclass("Mine", [(name, float, 0.5)], bases=(SGD,), frozen=True)
-    with pytest.raises(TypeError, match=f"Mine has {name}, which in a group are no hyperparameters"):
+    with pytest.raises(TypeError, match=f"of Mine have names of other entries of groups: {name};"):
         mcfsim.torch.optimizer(mine)
 
 

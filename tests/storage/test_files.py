@@ -76,7 +76,7 @@ def test_what_is_no_file_to_be_replaced_is_refused_and_left_as_it_is(writer, kin
 @pytest.mark.parametrize("label", ["output", "checkpoint"])
 def test_an_empty_path_is_refused_before_the_first_step(label, monkeypatch):
     monkeypatch.setattr(Quadratic, "loss_and_gradient", lambda *_: pytest.fail("training has begun"))
-    with pytest.raises(OutputError, match=r"^cannot write to '': a path names a file$"):
+    with pytest.raises(OutputError, match=r"^cannot write to '': the path of the file is empty$"):
         mcf.simulate(*TRAINED, **{label: ""})
 
 
@@ -282,7 +282,7 @@ def test_what_is_no_file_and_more_of_a_text_than_it_may_have_are_not_read(tmp_pa
     os.mkfifo(pipe)
     long.write_text("x" * 11)
     for reader in (open_regular, Run.load, partial(read_text, limit=10)):
-        check(refused(ValueError, "no regular file", reader, pipe, tmp_path, "/dev/zero"))
+        check(refused(ValueError, "not a regular file", reader, pipe, tmp_path, "/dev/zero"))
     check(refused(ValueError, "more than 10 bytes", read_text, (long, 10)))
 
 

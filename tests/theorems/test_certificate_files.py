@@ -100,7 +100,7 @@ def test_what_is_no_certificate(content, problem, tmp_path):
 def test_what_is_no_file(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe", "/dev/zero"):
-        with pytest.raises(ValueError, match="no regular file"):
+        with pytest.raises(ValueError, match="not a regular file"):
             Certificate.load(path)
     with pytest.raises(FileNotFoundError):
         Certificate.load(tmp_path / "none")

@@ -148,7 +148,7 @@ def unnamed(tmp_path):
         "a lock of threads": threading.Lock(),
         "a RLock of threads": threading.RLock(),
         "a Event of threads": threading.Event(),
-        "a memoryview, whose state cannot be told": memoryview(b"1"),
+        "a memoryview, whose state cannot be determined": memoryview(b"1"),
         "eval, which may read anything": eval,
     }
 

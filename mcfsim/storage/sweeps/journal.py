@@ -19,11 +19,11 @@ VERSION = 2
 
 _MAGIC = b"SQLite format 3\0"
 _HEADER = 100
-#: Most bytes of a result; 8 witnesses and a fraction of thousands of digits take some kilobytes.
+#: The maximum size in bytes of a result; 8 witnesses and a fraction of thousands of digits take kilobytes.
 _LONGEST = 1 << 24
 #: Seconds for which opening a journal in use is tried again, and the pause between two attempts.
 _PATIENCE, _PAUSE = 1.0, (0.005, 0.05)
-#: What SQLite raises; on a damaged file also because its own message cannot be decoded or never ends.
+#: What SQLite raises. On a damaged file, its own message may be impossible to decode, or endless.
 _FAULTS = (sqlite3.Error, UnicodeDecodeError, MemoryError)
 # Ranges are text, because indices of four 16-bit operands exceed SQLite's integers.
 _TABLE = """CREATE TABLE units (
@@ -38,7 +38,7 @@ _OPENING = (
     f"PRAGMA user_version = {VERSION}",
     _TABLE.replace("TABLE", "TABLE IF NOT EXISTS"),
     "COMMIT",
-    # Then a commit is one write and does not wait for the disk.
+    # With WAL, a commit is one write and does not wait for the disk.
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = NORMAL",
 )
@@ -152,7 +152,7 @@ def _digest(*row: str) -> str:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Refuse a file that is no journal by its header bytes: SQLite might write to a file on opening it."""
+    """Refuse a file whose header is not a journal's: SQLite might write to the file on opening it."""
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise ValueError(f"{path} is no regular file, and so no journal")
     try:

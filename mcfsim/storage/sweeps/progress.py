@@ -61,7 +61,7 @@ Made = TypeVar("Made")
 
 
 def one_by_one(answers: Iterator[Made], expected: int, label: str) -> Iterator[Made]:
-    """Give answers in turn; on a terminal, a bar on stderr shows their number while the next is computed."""
+    """Yield answers in turn; on a terminal, a bar on stderr shows their number while the next is computed."""
     bar = Bar(transient=True) if sys.stderr.isatty() else None
     if bar is not None:
         bar.expect(expected)

@@ -78,7 +78,7 @@ def digest(things: Iterable[tuple[str, Any]]) -> str:
 
 
 class _Walk:
-    """A depth-first walk that numbers each mutable object when it is met first, and later uses the number."""
+    """A depth-first walk that numbers each mutable object when first met, and later uses the number."""
 
     def __init__(self) -> None:
         self.hash = hashlib.sha256(f"python {sys.version_info[:3]} ".encode())
@@ -135,7 +135,7 @@ class _Walk:
 
     @contextmanager
     def _apart(self) -> Iterator[list[bytes]]:
-        """Hash the walk within separately, and append its digest to the yielded list."""
+        """Hash the walk in a ``with`` block separately, and append its digest to the yielded list."""
         outer, self.hash = self.hash, hashlib.sha256()
         found: list[bytes] = []
         yield found
@@ -329,7 +329,7 @@ class _Walk:
             self._refuse("is a ufunc that NumPy does not have")
         self.part("class", kind)
         if package_of(kind.__module__).startswith("mcfsim ") and hasattr(kind, "fma"):
-            # An arithmetic is determined by its public attributes; others follow, or are set in use.
+            # An arithmetic is determined by its public attributes; others follow from them, or change in use.
             self._attributes({name: y for name, y in vars(x).items() if not name.startswith("_")}, {"plan"})
             return
         computed = {
@@ -346,7 +346,7 @@ class _Walk:
             reduce = copyreg.dispatch_table.get(kind)
             made: Any = x.__reduce_ex__(4) if reduce is None else reduce(x)
         except Exception:
-            self._refuse(f"is a {kind.__name__}, whose state cannot be told")
+            self._refuse(f"is a {kind.__name__}, whose state cannot be determined")
         if isinstance(made, str):
             self._refuse(f"is {made} of type {kind.__name__}, known by its name alone")
         make, arguments, state, items, pairs = (*made, *[None] * 5)[:5]
@@ -367,7 +367,7 @@ class _Walk:
 
 @lru_cache(maxsize=8192)
 def _told(code: types.CodeType, *operations: str) -> tuple[str, ...]:
-    """Return the names that some operations of code tell, including nested code."""
+    """Return the names that given operations of code refer to, including nested code."""
     found = {str(step.argval) for step in dis.get_instructions(code) if step.opname in operations}
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

@@ -43,13 +43,13 @@ class Job:
     units : sequence of (int, int)
         Ranges ``[start, stop)`` of the index. Each should take between a fraction of a second and minutes.
     validate : callable, optional
-        ``validate(start, stop, result)`` raises ValueError if that is no result of the range. Nothing that
-        comes from a journal or another process is taken on trust.
+        ``validate(start, stop, result)`` raises ValueError if `result` cannot be that of the range. Nothing
+        that comes from a journal or another process is taken on trust.
 
     Raises
     ------
     TypeError, ValueError
-        If a unit is no range of integers.
+        If `work` is not callable, or a unit is not a range of integers.
     """
 
     key: str
@@ -84,8 +84,8 @@ class Sweep:
     journal : path, optional
         File that keeps results as they come, see `mcfsim.storage.sweeps.journal.Journal`.
     resume : bool, optional
-        Whether to take results that the journal has for the same key and range, and compute only the others;
-        the default. False deletes the journal's results of the jobs that are run.
+        Whether to take results that the journal has for the same key and range, and compute only the others.
+        This is the default. False deletes the journal's results of the jobs that are run.
     progress : bool, optional
         Show a bar on stderr.
 
@@ -119,7 +119,7 @@ class Sweep:
         if resume is not None:
             check_flag("resume", resume)
         if resume and journal is None:
-            raise ValueError("resume needs the journal to go on from")
+            raise ValueError("resume needs the journal of the run to resume")
         self._asked = (workers, kind, dask)
         self._path, self._resume, self._shown = journal, resume is not False, progress
         self.resumed = 0
@@ -171,7 +171,7 @@ class Sweep:
         RuntimeError
             If work raises an exception, which is chained, or returns no JSON data; or if a unit's worker dies
             `ATTEMPTS` times (for Dask, each time as often as its scheduler allows). The message names job
-            and range, and no further unit starts. Also outside the ``with`` statement.
+            and range, and no further unit starts. Also raised outside the ``with`` statement.
         ValueError
             If keys are equal, work must be pickled but cannot be, or a row of the journal is no result of its
             range.
@@ -263,7 +263,7 @@ class Sweep:
         try:
             unit.settle(text)
         except ValueError as problem:
-            raise RuntimeError(f"{unit} failed: what came back is no result of it: {problem}") from problem
+            raise RuntimeError(f"{unit} failed: its result is not valid: {problem}") from problem
         if self._journal:
             self._journal.record(unit.owner.job.key, unit.start, unit.stop, text)
         unit.owner.missing -= 1
@@ -274,9 +274,9 @@ class Sweep:
         others = [str(other) for other in running if other is not unit]
         beside = "; ".join(others[:_NAMED]) + f" and {len(others) - _NAMED} more" * (len(others) > _NAMED)
         return RuntimeError(
-            f"{unit}: workers died {ATTEMPTS} times while this was under way, of too little memory perhaps, "
-            'or of a script without `if __name__ == "__main__":`. '
-            + (f"As unfinished: {beside}. " if others else "")
+            f"{unit}: workers died {ATTEMPTS} times while this was running, perhaps because memory ran out, "
+            'or because a script lacks `if __name__ == "__main__":`. '
+            + (f"Also unfinished: {beside}. " if others else "")
             + self._what_is_kept()
         )
 
@@ -285,7 +285,7 @@ class Sweep:
             return "No journal was kept."
         return (
             f"The finished units are in the journal {self._path}: the same call goes on from them "
-            "(resume=True, as by default)."
+            "(resume=True, the default)."
         )
 
     def _end_workers(self, *error: object) -> None:

@@ -39,9 +39,9 @@ class Workers(ABC):
     lost : tuple of exception types
         What a unit's future raises if its worker died.
     cut_off : tuple of exception types
-        What it raises if all workers are permanently out of reach.
+        What the future raises if all workers are permanently out of reach.
     cut_off_text : str
-        The same in words.
+        The reason in words, for errors.
     """
 
     room = 1
@@ -50,7 +50,7 @@ class Workers(ABC):
     cut_off_text = ""
 
     def pack(self, work: Work) -> Any:
-        """Return the work in the form that `submit` takes, here itself; pass on any error in pickling."""
+        """Return the work in the form that `submit` takes, here unchanged; pass on any error in pickling."""
         return work
 
     @abstractmethod
@@ -117,7 +117,7 @@ class Processes(Workers):
     lost = (BrokenProcessPool,)
 
     def __init__(self, count: int) -> None:
-        self.room = 8 * count  # so many that they go on while this process does something else
+        self.room = 8 * count  # enough to keep them busy while this process does something else
         self._count = count
         self._start()
 
@@ -218,7 +218,7 @@ class Dask(Workers):
     def close(self, *, abandon: bool) -> None:
         """Disconnect from the cluster, which drops its units."""
         if self._client.status != "running":
-            # It would log, with a traceback, that it has stopped trying to reconnect.
+            # The client would log, with a traceback, that it has stopped trying to reconnect.
             getLogger("distributed.client").setLevel(CRITICAL)
         self._client.close()
 
@@ -227,7 +227,7 @@ def evaluate(work: Work, start: int, stop: int) -> str:
     """Return the result of a unit as JSON text."""
     try:
         return json.dumps(work(start, stop))
-    except SystemExit as problem:  # it would end the process that asks for the result, without a word
+    except SystemExit as problem:  # it would silently end the process that asks for the result
         raise RuntimeError(f"it called sys.exit({problem.code!r})") from problem
 
 

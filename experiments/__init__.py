@@ -1,9 +1,9 @@
-"""One script a claim: each measures, writes a small result file, and draws a figure.
+"""One script per claim: each measures, writes a small result file, and draws a figure.
 
-Sums in matrix products are rounded in the order of OpenBLAS's kernel, which it picks by the processor. One
-that every x86-64 processor with AVX2 has is chosen here, before NumPy is imported, so that results repeat to
-the last digit. Other processors have kernels of their own, and there the last digits may differ. Threads
-would divide the sums, too: there is one.
+The rounding of sums in matrix products depends on OpenBLAS's kernel, which it picks by the processor. Before
+NumPy is imported, a kernel that every x86-64 processor with AVX2 can run is chosen here, so that results
+repeat to the last digit. Other processors have other kernels, and there the last digits may differ. Threads
+would divide the sums, too, so there is only one.
 """
 
 import os

@@ -37,14 +37,14 @@ RANK, ALPHA = 8, 16
 MODEL, BATCH = Model(layers=2, width=64), 8
 STEPS, WARMUP, RECORD_EVERY, SEEDS = 200, 20, 10, tuple(range(8))
 BASE_STEPS, BASE_SCHEDULE = 600, mcf.Schedule(peak=2e-3, warmup=60, final=0.1)
-#: Beta2 is one at which a second moment in bf16 decays: what is lost is lost of the weights.
+#: At this beta2 a second moment in bf16 decays, so that all losses are losses of the weights.
 HYPER = mcf.AdamW(beta1=0.9, beta2=0.99, epsilon=1e-8, weight_decay=0.0)
 OPTIONS, REFERENCE, LOSING = ("plain", "kahan", "collage-light", "fp32-master"), "fp32-master", "plain"
 #: At this rate all are compared, too: an eighth of the best one of plain bf16.
 LOW_RATE = 2e-3
 #: How names of tensors end, by what they are.
 PARTS = {"A": "lora_A.weight", "B": "lora_B.weight", "gains": "gain"}
-#: What alone is kept with fp32 master weights, the rest in plain bf16.
+#: The parts that are kept with fp32 master weights while the rest is in plain bf16.
 KEPT = (("gains",), ("A",), ("B",), ("A", "B"))
 #: What forecasts know of the updates.
 KNOWN = ("nothing", "gradients")
@@ -57,7 +57,7 @@ def schedule(rate: float) -> mcf.Schedule:
 
 @lru_cache
 def prose() -> Corpus:
-    """Return the topics of Python's help, which are prose about the language."""
+    """Return a corpus of the topics of Python's help, which are prose about the language."""
     from pydoc_data.topics import topics
 
     text = "\n".join(topics[name] for name in sorted(topics))
@@ -209,7 +209,7 @@ def _by_step(runs: Sequence[Any]) -> dict[str, list[Any]]:
 
 
 def study() -> None:
-    """Choose the rates, train, forecast, and write what came of it; some 10 minutes on one core."""
+    """Choose the rates, train, forecast, and write the results; some 10 minutes on one core."""
     tuned = tuning.tune(OPTIONS, partial(tuning.losses, RESULT, train))
     best = {option: tuning.best_rate(tuned[option]) for option in OPTIONS}
     found: dict[str, Any] = {}
@@ -295,7 +295,7 @@ def table() -> str:
 
 
 def kept_table() -> str:
-    """Return what it gains to keep a part alone in fp32, at both rates."""
+    """Return what is gained by keeping one part in fp32, at both rates."""
     sizes, found = read_result(RESULT)["settings"]["parameters"], read_result(RESULT)
     rows = []
     for parts in found["low"]["kept"]:
@@ -311,7 +311,7 @@ def kept_table() -> str:
 
 
 def forecast_table() -> str:
-    """Return what was forecast that plain bf16 loses, beside what it lost."""
+    """Return the forecast losses of plain bf16 beside the measured ones."""
     rows = []
     for label in ("best", "low"):
         found = read_result(RESULT)[label]

@@ -1,4 +1,4 @@
-"""Every experiment, several at a time, and then the tables of the README from what they measured."""
+"""Run every experiment, several at a time, and then make the tables of the README from the results."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from importlib import import_module
 from experiments import collage_options, dqt_bits, precision_curves, released_code_audit, tables
 from experiments.common import in_processes
 
-#: Experiments that compute in one process, and what is run of each, the longest first. Of what takes many
-#: minutes it is only the drawing.
+#: Experiments that compute in one process, and the function that is run of each, the longest first. Of those
+#: that take many minutes, only the drawing is run.
 ALONE = (
     ("rounding_points", "main"),
     ("long_sums", "main"),

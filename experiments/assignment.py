@@ -1,6 +1,6 @@
 """Train under assignments of two strategies to tensors, at equal bytes: by sensitivity, by size, by chance.
 
-What is assigned follows from the initial weights and gradients recorded with fp32 master weights.
+The assignments follow from the initial weights, and from gradients recorded with fp32 master weights.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RESULT = "assignment"
 MODEL, STEPS, SEEDS = Model(layers=2, width=32, heads=4, context=64), 150, (0, 1, 2)
 SCHEDULE = mcf.Schedule(peak=3e-4, warmup=15, final=0.1)
 HYPER = mcf.AdamW(beta2=0.95, weight_decay=0.1)
-#: The dearer one and the cheaper one; 10 and 8 bytes.
+#: The dearer and the cheaper strategy; 10 and 8 bytes.
 HIGH, LOW = "collage-light", "plain"
 BUDGETS = (8.25, 8.5, 9.0)
 METHODS = ("sensitivity", "demotion", "chance")
@@ -63,7 +63,7 @@ def assigned(seed: int) -> dict[str, dict[str, str]]:
 
 
 def by_chance(budget: float, seed: int) -> dict[str, str]:
-    """Return what keeps a budget when tensors, in an order drawn at random, are demoted until it is kept."""
+    """Return the assignment that demotes tensors in a random order until a budget is kept."""
     sizes = {name: int(np.prod(shape)) for name, shape in MODEL.problem().shapes.items()}
     chosen, spent = dict.fromkeys(sizes, HIGH), 10.0
     for name in np.random.default_rng(seed).permutation(list(sizes)).tolist():
@@ -75,7 +75,7 @@ def by_chance(budget: float, seed: int) -> dict[str, str]:
 
 
 def bytes_of(chosen: dict[str, str]) -> float:
-    """Return the bytes a parameter of an assignment."""
+    """Return the bytes per parameter of an assignment."""
     sizes = {name: int(np.prod(shape)) for name, shape in MODEL.problem().shapes.items()}
     total = sum(size * (10 if chosen[name] == HIGH else 8) for name, size in sizes.items())
     return total / sum(sizes.values())
@@ -87,7 +87,7 @@ def of_seed(seed: int) -> dict[str, list[float]]:
 
 
 def table() -> str:
-    """Return what is lost against all tensors with components, at each budget, by each method."""
+    """Return the loss of each method at each budget, less that of storing all tensors in components."""
     found = read_result(RESULT)["seeds"]
     base = np.array([seed[HIGH][1] for seed in found])
     rows = []

@@ -1,7 +1,7 @@
-"""Forecast which tensors of the language model stop, from its initial weights, and then train it and look.
+"""Forecast which tensors of the language model stop, from its initial weights; then train it and compare.
 
-Two forecasts: where nothing is known of the updates, and with the gradients that a training with fp32 master
-weights recorded.
+There are two forecasts: one that knows nothing of the updates, and one from gradients that were recorded
+while training with fp32 master weights.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STEPS, RECORD_EVERY, SAMPLES = 300, 5, 1024
 SCHEDULE = mcf.Schedule(peak=3e-4, warmup=50, final=0.1)
 HYPER = mcf.AdamW(beta1=0.9, beta2=0.999, epsilon=1e-8, weight_decay=0.1)
 STRATEGIES = ("plain", "collage-light", "collage-plus", "fp32-master")
-#: The strategy whose forecasts are looked at tensor by tensor, and when a tensor counts as stopped.
+#: The strategy whose forecasts are compared tensor by tensor; a tensor below this EDQ counts as stopped.
 LOSING, STOPPED = "plain", 0.5
 #: What the two forecasts know, and how a table says it.
 KNOWN = {"nothing": "nothing", "gradients": "gradients, recorded with fp32 master weights"}
@@ -63,7 +63,7 @@ def measured(run: mcf.Run, strategy: str, measure: str, tensor: str = "") -> flo
 
 
 def compare(found: Audit, run: mcf.Run) -> dict[str, Any]:
-    """Return what was forecast beside what was measured, and how near they are."""
+    """Return the forecasts beside the measurements, and how near they are to each other."""
     rows, names = {}, [item.name for item in found.tensors]
     for item in found.tensors:
         series = run.series[LOSING][f"normalized_edq/{item.name}"]
@@ -82,7 +82,7 @@ def compare(found: Audit, run: mcf.Run) -> dict[str, Any]:
         "mean_error": {label: float(np.abs(np.subtract(*pair)).mean()) for label, pair in pairs.items()},
         "largest_error": {label: float(np.abs(np.subtract(*pair)).max()) for label, pair in pairs.items()},
         "stop_off": max(abs(a - b) for a, b in ends) / STEPS,
-        # None that was to lose more than another has lost less.
+        # No strategy with a larger forecast loss than another has a smaller measured loss.
         "strategies_in_order": all((a[0] - b[0]) * (a[1] - b[1]) >= 0 for a, b in combinations(lost, 2)),
         "strategies": {
             name: {

@@ -67,7 +67,7 @@ def best(strategy: str, beta2: float) -> float:
 
 
 def table() -> str:
-    """Return the losses by which each rate was chosen."""
+    """Return the losses from which each rate was chosen."""
     rows = read_result(RESULT)["tuned"]
     rates = sorted({rate for row in rows for rate, _ in row["losses"]})
     return markdown_table(

@@ -1,4 +1,4 @@
-"""The second moment at beta2 = .999 in bf16: in one component it stalls, in two it follows."""
+"""The second moment at beta2 = .999 in bf16: one component stalls, two components follow the exact one."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def follow() -> dict[str, dict[str, np.ndarray[Any, Any]]]:
             average(ar, two, beta, square, 1 - BETA2),
         )
 
-    # On so few numbers, calling single operations would take most of the time.
+    # With so few numbers, calls of single operations would take most of the time.
     step = Loop(trace(moved, "bfloat16", operands=(("one",), ("high", "low"), "g")))
     given = gradients()
     zero = np.zeros(given.shape[1], np.float32)

@@ -22,9 +22,9 @@ from mcfsim.storage.sweeps.reached import digest
 from mcfsim.storage.sweeps.sweep import Job, Sweep
 from mcfsim.training.problems import LanguageModel
 
-#: What a model that knows nothing loses a byte, in nats; a run that diverged is counted as that.
+#: The loss per byte, in nats, of a model that knows nothing; a run that diverged counts as this.
 NOTHING = math.log(256)
-#: Of AdamW: it is not zero in float16, as 1e-8 is.
+#: Epsilon of AdamW: unlike 1e-8, it is not zero in float16.
 EPSILON = 1e-6
 #: What is kept of each seed's run.
 MEASURES = ("loss", "edq", "lost")
@@ -45,7 +45,7 @@ class Model:
 
     @property
     def size(self) -> int:
-        """Parameters but for the embeddings of bytes and positions, as scaling laws count them."""
+        """Number of parameters without embeddings of bytes and positions, as scaling laws count them."""
         return 12 * self.layers * self.width**2 + (2 * self.layers + 1) * self.width
 
     @property
@@ -56,7 +56,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Cell:
-    """One training, of several seeds: all that its results depend on, beside the source.
+    """One training with several seeds: all that its results depend on besides the source.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class Cell:
         found: dict[str, Any] = {measure: [] for measure in MEASURES}
         for seed in range(start, stop):
             with warnings.catch_warnings():
-                # That rates vanish in float8 is what is to be seen.
+                # Rates that vanish in float8 are among the effects to be measured.
                 warnings.simplefilter("ignore", VanishingScalarWarning)
                 run = mcf.simulate(
                     self.model.problem(),
@@ -116,7 +116,7 @@ class Cell:
         return found
 
     def check(self, start: int, stop: int, result: Any) -> None:
-        """Raise ValueError unless a result is one of these seeds, by the matrix products of this machine."""
+        """Raise ValueError unless a result is of these seeds, and of matrix products as this process has."""
         if not isinstance(result, dict) or result.keys() != {*MEASURES, "blas"}:
             raise ValueError("it has not the measures of a training")
         if result["blas"] != blas():
@@ -132,13 +132,13 @@ class Cell:
 
 
 def _mean(series: Any) -> float:
-    """Return the mean of what is finite; NaN of nothing."""
+    """Return the mean of the finite numbers; NaN if there are none."""
     kept = np.asarray(series)[np.isfinite(series)]
     return float(kept.mean()) if kept.size else math.nan
 
 
 def sweep_options(text: str | None, name: str) -> argparse.ArgumentParser:
-    """Return a parser of what every study takes."""
+    """Return a parser of the options that every study takes."""
     parser = argparse.ArgumentParser(description=text)
     parser.add_argument("--quick", action="store_true", help="only draw what was found before")
     parser.add_argument(

@@ -70,7 +70,7 @@ class Statement(ABC):
 
 @dataclass(frozen=True)
 class Claim(Statement):
-    """What a page says of two options, or of several pairs alike.
+    """What a page says of two options, or equally of several pairs.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class Claim(Statement):
 
 @dataclass(frozen=True)
 class Number(Statement):
-    """A number on a page that is a mean over seeds, and between what ends that is said to lie.
+    """A number on a page that is a mean over seeds, and the ends between which the page says that it lies.
 
     Parameters
     ----------
@@ -124,34 +124,34 @@ class Number(Statement):
 
 
 def measured(measure: str, *options: str) -> Callable[[], list[Array]]:
-    """Return what gives a measure of options at their own best rates, one a seed."""
+    """Return a function that gives a measure of options at their own best rates, one number a seed."""
     return lambda: [np.array(read_result(own_rates.RESULT)["runs"][name][measure], float) for name in options]
 
 
 def own(*options: str) -> Callable[[], list[Array]]:
-    """Return what gives options' losses less the reference's, each at its own best rate."""
+    """Return a function that gives options' losses less the reference's, each at its own best rate."""
     return lambda: [own_rates.difference(option) for option in options]
 
 
 def stepwise(beta2: str, *names: str) -> Callable[[], list[Array]]:
-    """Return what gives losses of the small model less the reference's, each at its own best rate."""
+    """Return a function that gives small models' losses less the reference's, each at its own best rate."""
     return lambda: [
         np.array(read_result("collage_options")["table"][beta2][name]["differences"]) for name in names
     ]
 
 
 def between(first: str, second: str) -> Callable[[], list[Array]]:
-    """Return what gives the losses of one option less another's, each at its own best rate."""
+    """Return a function that gives the losses of one option less another's, each at its own best rate."""
     return lambda: [own_rates.difference(first) - own_rates.difference(second)]
 
 
 def on_grids(choice: str, *shapes: tuple[int, int]) -> Callable[[], list[Array]]:
-    """Return what gives the relative differences of 8-bit weights to BitNet's, by width and steps."""
+    """Return a function that gives the relative gaps of 8-bit weights to BitNet, by width and steps."""
     return lambda: [dqt_tensors.above_bitnet(dqt_tensors.losses()[choice, *shape]) for shape in shapes]
 
 
 def one_ulp(label: str, than: str) -> Callable[[], list[Array]]:
-    """Return what gives the losses of one beta1 less those of another, by beta2."""
+    """Return a function that gives the losses of one beta1 less those of another, by beta2."""
 
     def differences() -> list[Array]:
         found = read_result(first_moment.RESULT)["trainings"]
@@ -161,24 +161,24 @@ def one_ulp(label: str, than: str) -> Callable[[], list[Array]]:
 
 
 def lengths(label: str) -> Callable[[], list[Array]]:
-    """Return what gives the length of m late in the run, relative to exact arithmetic, by beta2."""
+    """Return a function that gives the late length of m, relative to exact arithmetic, by beta2."""
     return lambda: [
         np.array(rows)[:, 0] for rows in read_result(first_moment.RESULT)["trainings"][label].values()
     ]
 
 
 def adapted(label: str, *options: str) -> Callable[[], list[Array]]:
-    """Return what gives losses of adapters less those with fp32 master weights, at the best or low rates."""
+    """Return a function that gives losses of adapters less the reference's, at the best or low rates."""
     return lambda: [adapters.difference(label, option) for option in options]
 
 
 def in_fp32(label: str, *parts: str) -> Callable[[], list[Array]]:
-    """Return what gives losses with parts of adapters in fp32, less those of plain bf16."""
+    """Return a function that gives losses with parts of adapters in fp32, less those of plain bf16."""
     return lambda: [adapters.without(label, part) for part in parts]
 
 
 def adapters_forecast(known: str) -> Callable[[], list[Array]]:
-    """Return what gives forecast less measured shares, by rate and part."""
+    """Return a function that gives forecast less measured shares, by rate and part."""
     return lambda: [
         np.subtract(found["forecast"][known][part], found["lost"]["plain"][part])
         for found in map(read_result(adapters.RESULT).get, ("best", "low"))
@@ -187,7 +187,7 @@ def adapters_forecast(known: str) -> Callable[[], list[Array]]:
 
 
 def grids(result: str, *names: str) -> Callable[[], list[Array]]:
-    """Return what gives the relative differences of weights on grids to BitNet's."""
+    """Return a function that gives the relative gaps of weights on grids to BitNet."""
 
     def differences() -> list[Array]:
         found = read_result(result)["table"]
@@ -197,7 +197,7 @@ def grids(result: str, *names: str) -> Callable[[], list[Array]]:
 
 
 def in_ternary(*bits: int) -> Callable[[], list[Array]]:
-    """Return what gives losses of weights put on a ternary grid, less those of weights trained on it."""
+    """Return a function that gives losses of weights put on a ternary grid, less those of training on it."""
 
     def differences() -> list[Array]:
         found = read_result("dqt_bits")["table"]
@@ -208,14 +208,14 @@ def in_ternary(*bits: int) -> Callable[[], list[Array]]:
 
 
 def late(option: str, *schedules: str) -> Callable[[], list[Array]]:
-    """Return what gives losses after the second half, less the reference's, by schedule and size."""
+    """Return a function that gives losses at the end, less the reference's, by schedule and size."""
     return lambda: [
         late_training.gap(size, schedule, option) for schedule in schedules for size in late_training.MODELS
     ]
 
 
 def arriving(measure: str, option: str, *schedules: str) -> Callable[[], list[Array]]:
-    """Return what gives a measure of an option in the last fifth of the second half, by schedule and size."""
+    """Return a function that gives an option's measure late in the second half, by schedule and size."""
     return lambda: [
         np.mean([run[measure][option][-4:] for run in late_training.runs(size, schedule)], axis=1)
         for schedule in schedules
@@ -245,7 +245,7 @@ def as_published(
     widths: Collection[int] = dqt_published.WIDTHS,
     steps: Collection[int] = (dqt_published.STEPS,),
 ) -> Callable[[], list[Array]]:
-    """Return what gives relative gaps to BitNet, by optimizers, at widths and lengths of run."""
+    """Return a function that gives relative gaps to BitNet, by optimizers, at widths and lengths of run."""
     return lambda: [
         gap
         for optimizer in optimizers or dqt_published.HYPERS
@@ -255,7 +255,7 @@ def as_published(
 
 
 def by_recipe(*names: str, than: str = gemm_losses.REFERENCE) -> Callable[[], list[Array]]:
-    """Return what gives losses under recipes less those under another, seed by seed."""
+    """Return a function that gives losses under recipes less those under another, seed by seed."""
     return lambda: [gemm_losses.difference(name, than) for name in names]
 
 
@@ -625,7 +625,7 @@ CLAIMS = (*_STATED, *_repeated())
 
 
 def table(page: str = FINDINGS) -> str:
-    """Return what a page says with the numbers, their intervals, and the command that measures them."""
+    """Return what a page says, with the numbers, their intervals and the command that measures them."""
     return markdown_table(
         [
             {
@@ -643,7 +643,7 @@ def table(page: str = FINDINGS) -> str:
 _COMPARES = re.compile(r"\b(better|worse|below|above|higher|lower|beats?|ahead|behind)\b")
 _NAMES = "|".join(sorted((re.escape(f"`{name}`") for name in (*STRATEGIES, *GRID_STRATEGIES)), key=len))
 _OPTION = re.compile(rf"{_NAMES}|master weights|master copy|BitNet|plain bf16|bits end|trainings?\b", re.I)
-#: What stands above or below something else than a loss.
+#: Words of sentences that compare something other than losses.
 ELSEWHERE: tuple[str, ...] = (
     "q being the quotient above",
     "only the lower half is stored beside it",
@@ -670,7 +670,7 @@ def sentences(page: Path) -> Iterator[str]:
 
 
 def unsupported(page: Path) -> list[str]:
-    """Return the sentences of a page that compare options, and that no claim is about."""
+    """Return the sentences of a page that compare options without being the subject of a claim."""
     name = page.relative_to(ROOT).as_posix()
     known = [claim.says for claim in CLAIMS if claim.page == name]
     return [

@@ -26,7 +26,7 @@ DRAWN = {
     "normalized_edq": "effective share of the\nupdate (EDQ / ||D||)",
 }
 REFERENCE = "fp32-master"
-#: Collage-plus with a first moment of two components as well: what the rounding of m is worth.
+#: Collage-plus with a first moment of two components as well, which shows what the rounding of m costs.
 PLUS_TWO_M = mcf.Strategy(
     "collage-plus, m in 2",
     parameter=Stored(LOW, components=2),

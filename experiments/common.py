@@ -27,8 +27,8 @@ def write_result(name: str, result: dict[str, Any]) -> None:
     """Write a result file, numbers to six digits, with the versions of all that computed it.
 
     ``versions`` has Python, the machine, this package with a digest of its source, NumPy, mpmath, and the
-    kernel of its BLAS; a result adds its own. A file that has them, and would change in nothing but them, is
-    left: so a rerun shows what is different, and a file names what first gave its numbers.
+    kernel of its BLAS; a result may add others. A file that would change only in its versions is left as it
+    is, so that a rerun shows real differences, and a file names the versions that first gave its numbers.
     """
     RESULTS.mkdir(parents=True, exist_ok=True)
     computed = {**versions(), "source": DIGEST, "blas": blas(), **result.get("versions", {})}
@@ -63,7 +63,7 @@ def in_processes(
 ) -> list[Any]:
     """Return ``function(*job)`` for every job, in order, computed in processes; with a progress bar.
 
-    What came of a job is handed to ``keep(job, result)`` as soon as it is there.
+    The result of a job is passed to ``keep(job, result)`` as soon as it is ready.
     """
     from rich.progress import Progress
 
@@ -83,7 +83,7 @@ def in_processes(
 def resumed(name: str, function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]]) -> list[Any]:
     """Return ``function(*job)`` for every job, in order, as JSON data, computed in processes by a sweep.
 
-    What is finished stays in ``build/NAME.journal``: when the sweep is stopped, or called again, it goes on
+    Finished jobs are kept in ``build/NAME.journal``. A sweep that was stopped, or is called again, continues
     from there, unless the package, the function, what it calls and reads, or the kernel of BLAS has changed.
 
     Parameters
@@ -91,7 +91,7 @@ def resumed(name: str, function: Callable[..., Any], jobs: Iterable[tuple[Any, .
     name : str
         Of the sweep.
     function : callable
-        A module's own, of its arguments alone; it returns JSON data.
+        A function of a module, which depends on its arguments alone and returns JSON data.
     jobs : iterable of tuple
         Arguments, which differ.
     """
@@ -115,7 +115,7 @@ def resumed(name: str, function: Callable[..., Any], jobs: Iterable[tuple[Any, .
 
 
 def _only(function: Callable[..., Any], job: tuple[Any, ...], start: int, stop: int) -> Any:
-    """Return what the one unit of a job gives."""
+    """Return the result of a job, which has one unit."""
     return function(*job)
 
 
@@ -142,6 +142,6 @@ def _shorten(data: Any) -> Any:
 
 
 def versions_of(about: dict[str, Any]) -> str:
-    """Return the versions of what a benchmark was run with, as far as it was there."""
+    """Return the versions of the packages that a benchmark ran with, where they were installed."""
     names = ("Numba", "llvmlite", "NumPy", "ml_dtypes", "gfloat", "pychop", "torch", "Python")
     return ", ".join(f"{name} {about[name.lower()]}" for name in names if name.lower() in about)

@@ -49,7 +49,7 @@ def with_states(name: str, label: str, stored: Stored) -> mcf.Strategy:
     return replace(mcf.GRID_STRATEGIES[name], name=f"{name}, {label}", m=stored, v=stored)
 
 
-#: What `make figures` trains: every grid by both roundings, and what it is weighed against.
+#: What `make figures` trains: every grid by both roundings, and the options it is compared with.
 BITS: tuple[mcf.Strategy, ...] = (
     *(mcf.GRID_STRATEGIES[f"dqt-{name}"] for name in INTEGERS),
     *(changed(f"dqt-{name}", NEAREST, rounding="nearest_even") for name in INTEGERS),
@@ -69,12 +69,12 @@ class Run(NamedTuple):
 
     @property
     def label(self) -> str:
-        """As tables have it."""
+        """The name of the run in tables."""
         activations = f", int{self.bits} activations" if self.bits else ""
         return self.strategy.name + activations + (f", {ADAFACTOR}" if self.hyper is BY_MEANS else "")
 
 
-#: Its rate is relative to the size of a tensor, of standard deviation .02: so updates are as long as AdamW's.
+#: Adafactor's rate is relative to a tensor's size, a deviation of .02: so updates are as long as AdamW's.
 ADAFACTOR, BY_MEANS, RELATIVE = "Adafactor", Adafactor(weight_decay=HYPER.weight_decay), RATE / 0.02
 #: What `make studies` trains for longer: scales, starts, states, activations and optimizers.
 STUDIES = (
@@ -144,7 +144,7 @@ def at_ends(integers: str) -> float:
 
 
 def expected(integers: str, asked: float) -> float:
-    """Return the share of weights that change in a first step of so many distances of neighbours.
+    """Return the share of weights that change in a first step, given in distances between neighbours.
 
     Each changes with that probability, but one at an end cannot leave the grid, as half of them would.
     """
@@ -152,13 +152,13 @@ def expected(integers: str, asked: float) -> float:
 
 
 def asked(integers: str, seed: int) -> float:
-    """Return the first step's update, the rate, in distances of neighbours, in `TENSOR`."""
+    """Return the first step's update, the rate, in distances between neighbours, in `TENSOR`."""
     weights = mcf.round_to(mcf.get_problem("language-model").initial_parameters(seed)[TENSOR], "bfloat16")
     return RATE * grid(integers).high / float(np.abs(weights.astype(np.float64)).mean())
 
 
 def summarize(runs: list[dict[str, Any]], references: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return means over the seeds, and of losses and quotients the spread, a sample standard deviation."""
+    """Return means over the seeds; for losses and quotients also the sample standard deviation."""
     losses = np.array([run["validation_loss"] for run in runs])
     quotients = losses / [run["validation_loss"] for run in references] - 1
     found: dict[str, Any] = {
@@ -181,7 +181,7 @@ def summarize(runs: list[dict[str, Any]], references: list[dict[str, Any]]) -> d
 
 
 def make(name: str, given: Sequence[Run], steps: int) -> dict[str, Any]:
-    """Make the runs of all seeds, but those that the journal has, and return their summaries."""
+    """Make the runs of all seeds, except those in the journal, and return their summaries."""
     jobs = [(seed, run) for seed in SEEDS for run in given]
     made = resumed(
         name,
@@ -201,7 +201,7 @@ def make(name: str, given: Sequence[Run], steps: int) -> dict[str, Any]:
 
 
 def bits_table() -> str:
-    """Return what each grid loses, at random and to nearest."""
+    """Return what each grid loses, rounded at random and to nearest."""
     result = read_result("dqt_bits")
     found, rows = result["table"], []
     for integers in INTEGERS:

@@ -68,7 +68,7 @@ def _in_layers(name: str) -> bool:
 
 
 def shapes() -> list[tuple[str, str, int, int]]:
-    """Return choice, optimizer, width and steps of all that is compared."""
+    """Return choice, optimizer, width and steps of every training that is compared."""
     pairs = [(choice, optimizer) for optimizer in HYPERS for choice in CHOICES]
     pairs.remove((WIDE, "Adafactor"))
     by_width = [(*pair, width, STEPS) for width in WIDTHS for pair in pairs]
@@ -108,7 +108,7 @@ def study() -> None:
 
 
 def best_rate(losses: dict[float, float | None]) -> float:
-    """Return the rate of the least loss; None is that of a run that diverged."""
+    """Return the rate of the least loss; the loss of a run that diverged is None."""
     return min(losses, key=lambda rate: math.inf if (found := losses[rate]) is None else found)
 
 
@@ -127,7 +127,7 @@ def gaps(optimizer: str, steps: int | None = STEPS) -> dict[tuple[str, int, int]
 
 
 def least_loss(width: int) -> float:
-    """Return what a model loses at least while head and last gain keep to the grids of their start.
+    """Return the least possible loss of a model while head and last gain keep to the grids of their start.
 
     Magnitudes of the normalised stream add up to the width at most. A gain is 128/127 at most, and a weight
     of the head 128/127 of the mean magnitude at the start. That bounds logits by width * mean|W|.

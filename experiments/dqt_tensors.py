@@ -78,7 +78,7 @@ def above_bitnet(found: dict[str, list[float]]) -> np.ndarray[Any, Any]:
 
 
 def least_loss(width: int) -> float:
-    """Return what a model loses at least while embedding and last gain keep to the grids of their start.
+    """Return the least possible loss of a model while embedding and last gain keep to their first grids.
 
     Magnitudes of the normalised stream add up to the width at most. A gain is 128/127 at most, and a weight
     of the embedding, which is the head, 128/127 of the mean magnitude at the start. That bounds logits.

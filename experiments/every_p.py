@@ -21,7 +21,7 @@ from mcfsim.theorems.every_p.family_proof import with_families
 from mcfsim.theorems.parts import Selection
 from mcfsim.theorems.verification import prepare, run
 
-#: What families give, and the worst errors of the operands tried.
+#: Result files: what families give, and the worst errors of the operands tried.
 RESULT, CONSTANTS = "every_p", "worst_constants"
 PRECISIONS = range(3, 12)
 #: Curves are drawn up to here.
@@ -30,7 +30,7 @@ LAST = 24
 #: p = 11 those of a double word and a number. A variant has an eighth, and is given eight times as much.
 LIMIT, LIMIT_OF_11 = 1_100_000_000, 2_200_000_000
 SAMPLES = 1 << 24
-#: Names of the algorithms as their authors have them, in the order of the panels.
+#: The algorithms by the names that their authors give them, in the order of the panels.
 ALGORITHMS = {
     "dw_plus_fp": "DWPlusFP",
     "grow_relaxed": "Grow, relaxed pairs",
@@ -51,7 +51,7 @@ ALGORITHMS = {
 }
 #: Those that the first page shows.
 FEW = ("dw_times_dw1", "dw_times_dw3", "dw_div_dw3")
-#: Of other statements the numbers alone are kept.
+#: Statements of which only the numbers are kept.
 OTHERS = ("grow", "grow_unordered")
 
 
@@ -143,7 +143,7 @@ def _proved(proof: Proof) -> dict[str, Any]:
 
 # -- tables -------------------------------------------------------------------------------------------------
 def table() -> str:
-    """Return one row a family: operands, error function, limit, and what that says of the bound."""
+    """Return one row per family: operands, error function, limit, and what that says of the bound."""
     rows = []
     for name, item in read_result(RESULT)["statements"].items():
         for found in item["families"]:
@@ -164,7 +164,7 @@ def table() -> str:
 
 
 def overview() -> str:
-    """Return one row a statement: bound, limit of the best family, and whether the bound is sharp."""
+    """Return one row per statement: bound, limit of the best family, and whether the bound is sharp."""
     rows = []
     for name, item in read_result(RESULT)["statements"].items():
         found = item["families"]
@@ -191,7 +191,7 @@ def _limit(found: dict[str, Any]) -> str:
 
 
 def _of(found: dict[str, Any]) -> str:
-    """Return which precisions, if not all."""
+    """Return the precisions that a result is about, in words; nothing if all."""
     return {"p": "", "2 n": "even p: ", "2 n + 1": "odd p: "}[found["precisions"]]
 
 
@@ -286,7 +286,7 @@ def _sharp(found: list[dict[str, Any]]) -> bool:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure, unless it shall be quick, prove and draw."""
+    """Measure, unless ``--quick`` is given, then prove and draw."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="only prove, and draw what was found before")
     parser.add_argument("--journal", help="file from which an interrupted run goes on")

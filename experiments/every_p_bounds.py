@@ -21,7 +21,7 @@ STATEMENTS = "../reference/theorems.md"
 
 
 def table() -> str:
-    """Return one row a statement: what was asked, and what the solver said."""
+    """Return one row per statement: what was asked, and what the solver said."""
     result = read_result(RESULT)
     rows = []
     for name in _asked():

@@ -1,7 +1,7 @@
 """Search for the families of extremal operands of every double-word algorithm, and prove what is found.
 
-A statement takes one to five minutes of a core; those whose result is there already are left as they are.
-``--again`` searches anew, and begins with the families that are known.
+A statement takes one to five minutes of a core; those that have a result already are left as they are.
+``--again`` searches anew, beginning with the families that are known.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from mcfsim.theorems.every_p.family_proof import members
 from mcfsim.theorems.symbolic import EVEN, EVERY, ODD, Family, Precisions
 
 RESULT = "family_search"
-#: Where the worst cases are from.
+#: The result file that has the worst cases.
 CASES = "worst_constants"
-#: Up to here a family's error is told.
+#: The largest precision at which a family's error is reported.
 LAST = 24
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a statement's families are searched.
+    """How a statement's families are searched for.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ PLANS = {
     "dw_div_dw3": Plan((0, 1)),
     "dw_times_dw1_any_ties": Plan((0,), mode="nearest_away"),
 }
-#: Where worst cases are of another mode all operands of so many bits are tried, which takes half a minute.
+#: Precisions at which all operands are tried, in half a minute, if known worst cases are of another mode.
 TRIED = range(3, 7)
 #: How a mode is written.
 AWAY = ", ties away"
@@ -197,7 +197,7 @@ def _said(row: dict[str, Any]) -> str:
 
 
 def table() -> str:
-    """Return one row a statement: its bound, what was searched, and the best that was found."""
+    """Return one row per statement: its bound, what was searched, and the best that was found."""
     rows = []
     for name, found in read_result(RESULT)["statements"].items():
         climbed = sum(one["families"] for one in found["climbs"].values())

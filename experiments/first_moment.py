@@ -66,7 +66,7 @@ def train(beta1: float, scalars: str, components: int, beta2: float, seed: int) 
     return [*(run.late(plus.name, measure, LATE) for measure in ("m_ratio", "update_length")), loss]
 
 
-#: What the operations of D are called, after those of v.
+#: Names of the operations of D, after those of v.
 OF_UPDATE = (
     *("m / (1 - beta1^t)", "v / (1 - beta2^t)", "root", "root + epsilon", "quotient"),
     *("lambda theta", "quotient + lambda theta", "-lr times that"),
@@ -75,7 +75,7 @@ OF_V, ALL = "v, in 2 components", "all"
 
 
 def blame(seed: int) -> dict[str, float]:
-    """Return which share of the length of Collage-plus's D each rounding causes, late in a run.
+    """Return the share of the length of Collage-plus's D that each rounding causes, late in a run.
 
     The error of D is the exact sum of shares of its operations (`mcfsim.analyse`). A share's length is its
     inner product with the exact D over the square of that.

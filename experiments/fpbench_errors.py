@@ -24,13 +24,13 @@ from mcfsim.report.tables import markdown_table
 
 NAME = "fpbench_errors"
 FORMAT, COUNT, SEED = "float32", 4096, 0
-#: Searches for absolute errors, and inputs that each moves side by side; and those of the elementary
-#: functions, which take long in binary64.
+#: Numbers of searches for absolute errors, and of inputs that each moves side by side; then the same for
+#: benchmarks with elementary functions, which take long in binary64.
 SEARCHES, ELEMENTARY = (4, 2000), (1, 400)
 
 
 def analysed(name: str) -> dict[str, Any]:
-    """Return what an analysis and a search find of a benchmark, on its published range of inputs."""
+    """Return what an analysis and a search find for a benchmark, on its published range of inputs."""
     item = FPBENCH[name]
     ranges = [f"uniform({low!r}, {high!r})" for low, high in item.inputs.values()]
     inputs = dict(zip(operand_names(item.function, {}), ranges, strict=True))
@@ -131,7 +131,7 @@ def beside_bound(name: str, found: float | None) -> dict[str, str]:
 
 
 def table() -> str:
-    """Return a row for each benchmark, that with the largest error first."""
+    """Return a row for each benchmark, the one with the largest error first."""
     result = read_result(NAME)
     found, absolute = result["benchmarks"], result["absolute"]["float64"]
     rows = [

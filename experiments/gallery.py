@@ -8,7 +8,7 @@ from pathlib import Path
 
 from experiments.common import FIGURES, PAGES, ROOT
 
-#: Where a figure is drawn, if that is not the experiment of its name.
+#: The code that draws a figure, if it is not the experiment of that name.
 DRAWN = {
     "audit": "tests/browser/screenshot.py",
     "audit_page": "tests/browser/screenshot.py",
@@ -41,7 +41,7 @@ def _entry(figure: Path, words: str | None, page: Path | None) -> str:
         raise ValueError(f"no page shows {figure.name}, or there is no {code}")
     module = ".".join(code.relative_to(ROOT).with_suffix("").parts)
     linked = f"[{page.stem}]({os.path.relpath(page, PAGE.parent)})"
-    if page.stem == "README":  # which is no page of the site
+    if page.stem == "README":  # it is not a page of the site
         linked = "the start page of the repository"
     picture = os.path.relpath(figure, PAGE.parent)
     return f"## {words}\n\n![{words}]({picture})\n\nShown in {linked}; drawn by `python -m {module}`."

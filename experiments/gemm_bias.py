@@ -23,7 +23,7 @@ from mcfsim.scaled import SCALED, ScaledFormat
 from mcfsim.training.problems import LanguageModel
 
 RESULT = "gemm_bias"
-#: Trainings, and of the bias draws of each.
+#: Seeds of the trainings, and draws for the bias of each.
 SEEDS, DRAWS = tuple(range(4)), 16
 _NVFP4: ScaledFormat = RECIPES["nvfp4"].dgrad.left.format  # type: ignore[assignment]  # it is scaled
 _MXFP8: ScaledFormat = RECIPES["mxfp8"].dgrad.left.format  # type: ignore[assignment]
@@ -102,7 +102,7 @@ def of_draws(errors: Sequence[Any], right: Any) -> dict[str, float]:
 
 
 def study() -> None:
-    """Compute, and write what came of it; some two minutes of a processor."""
+    """Compute, and write the results; some two minutes of a processor."""
     jobs = [(name, seed) for name in FORMATS for seed in SEEDS]
     biases: dict[str, list[Any]] = {}
     for (name, _), found in zip(jobs, resumed(RESULT, bias, jobs), strict=True):
@@ -126,7 +126,7 @@ def study() -> None:
 
 # -- what came of it ----------------------------------------------------------------------------------------
 def slope(name: str, rounding: str) -> np.ndarray[Any, Any]:
-    """Return by how much gradients are too long along themselves, one number a training."""
+    """Return how much too long gradients are along themselves, one number per training."""
     return np.array(read_result(RESULT)["bias"][name][f"{rounding}_slope"])
 
 

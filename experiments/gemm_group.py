@@ -1,4 +1,4 @@
-"""One group of a matrix unit, bit by bit: every term is cut at one place, and the sum once more."""
+"""One group of a matrix unit, bit by bit: all terms are cut at the same place, and their sum once more."""
 
 from __future__ import annotations
 

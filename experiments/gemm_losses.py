@@ -1,4 +1,4 @@
-"""What a training loses by the recipe of its linear layers' products, and which part of NVFP4's matters.
+"""What a training loses by the recipe of its linear layers' products, and which parts of NVFP4's matter.
 
 Each trains at its own best rate, chosen by `experiments.tuning` on other seeds. Weights, optimizer, attention
 and head are those of float32 everywhere: what differs is the products of the layers' matrices.
@@ -95,7 +95,7 @@ def train(name: str, rate: float, seed: int) -> float | None:
 
 
 def study() -> None:
-    """Choose rates, train, and write what came of it; some 50 minutes of a processor."""
+    """Choose rates, train, and write the results; some 50 minutes of a processor."""
     names = (REFERENCE, *NAMES, *PARTS)
     tuned = tuning.tune(names, partial(resumed, RESULT, train))
     rates = {name: tuning.best_rate(tuned[name]) for name in names}
@@ -129,7 +129,7 @@ def difference(name: str, reference: str = REFERENCE) -> np.ndarray[Any, Any]:
 
 
 def table() -> str:
-    """Return what each recipe ends at, beside float32."""
+    """Return the final loss of each recipe, beside float32's."""
     result, rows = read_result(RESULT), []
     losses, rates = result["losses"], result["settings"]["rates"]
     for name in (REFERENCE, *NAMES):

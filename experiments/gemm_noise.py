@@ -31,7 +31,7 @@ NOISY: dict[str, ScaledFormat] = {
     "NVFP4": RECIPES["nvfp4"].dgrad.left.format,  # type: ignore[dict-item]
     **{f"int{bits}": SCALED[f"int{bits}"] for bits in (6, 4, 3, 2)},
 }
-#: Steps, when norms are measured, and trainings.
+#: Steps, steps between measurements of norms, and seeds of the trainings.
 STEPS, EVERY, SEEDS = 128, 16, tuple(range(12))
 LIMIT = math.sqrt(3)
 
@@ -59,7 +59,7 @@ def train(name: str, rate: float, seed: int) -> dict[str, Any]:
 
 
 def study() -> None:
-    """Choose rates, train, and write what came of it; some ten minutes of a processor."""
+    """Choose rates, train, and write the results; some ten minutes of a processor."""
     names = (gemm_losses.REFERENCE, *NOISY)
     tuned = tuning.tune(names, partial(tuning.losses, RESULT, train))
     rates = {name: tuning.best_rate(tuned[name]) for name in names}
@@ -92,7 +92,7 @@ def gap(name: str) -> np.ndarray[Any, Any]:
 
 
 def ratio(name: str) -> np.ndarray[Any, Any]:
-    """Return the norm of gradients over that of the noise, in the mean of a run, one number a seed."""
+    """Return the norm of gradients over that of the noise, averaged over a run, one number per seed."""
     return np.array(read_result(RESULT)["runs"][name]["ratios"]).mean(axis=1)
 
 

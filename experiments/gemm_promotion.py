@@ -1,8 +1,8 @@
 """The error of a product of FP8 operands against its length, by the matrix unit that sums it.
 
 All units multiply the same numbers of float8_e4m3fn, which bfloat16 and float32 hold, too. So products are
-exact, and what differs is how sums are cut. What the operands lost by being rounded to FP8 stands beside it:
-from the length on where the sum loses more, sums need promotion.
+exact, and units differ only in how they cut sums. Beside this stands the error of rounding the operands to
+FP8: from the length on at which sums lose more, they need promotion.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SUMS = {
     "Blackwell, FP8": Sum("blackwell_fp8"),
     "float32, one by one": Sum("cdna3_fp32"),
 }
-#: Drawn with their bounds.
+#: Units that are drawn with their bounds.
 BOUNDED = ("Hopper, FP8", "Hopper, FP8, promoted every 128", "Blackwell, FP8")
 OPERANDS = "rounding the operands to FP8"
 STYLES: dict[str, dict[str, Any]] = {
@@ -56,7 +56,7 @@ STYLES: dict[str, dict[str, Any]] = {
 
 
 def bound(way: Sum, length: int) -> float:
-    """Return what ``|error| / sum |a b|`` cannot exceed.
+    """Return a bound of ``|error| / sum |a b|``.
 
     A group of k products and the sum before it are aligned to the largest of these k + 1 terms and cut below
     f bits of its fraction, so that each loses less than 2**-f of it; then the sum is cut, or rounded, to the

@@ -1,8 +1,8 @@
 """The share of gradients that underflow as operands of products, by layer and recipe.
 
-The gradients are those of float32, after some steps of training: the same for all recipes. Counted are the
-elements that are not zero, rotated where a recipe rotates them, and are zero as the operand that enters the
-product: of activations' gradients (dgrad) and of weights' gradients (wgrad).
+The gradients are those of float32 after some steps of training, the same for all recipes. An element counts
+if it is not zero, after rotation where a recipe rotates, but is zero in the operand that enters the product:
+of activations' gradients (dgrad) or of weights' gradients (wgrad).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def product_of(name: str, kind: str) -> ProductRecipe:
 
 
 def shares(seed: int) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the shares that underflow of one training, by product, recipe and layer."""
+    """Return the shares of one training's gradients that underflow, by product, recipe and layer."""
     _, weights = trained(seed)
     watched = Watched(gemm_losses.corpus(), **gemm_losses.SHAPE)
     watched.loss_and_gradient(weights, STEPS + 1, seed)
@@ -87,7 +87,7 @@ def shares(seed: int) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def share(dy: Array, product: ProductRecipe, words: RandomWords) -> float:
-    """Return which share of the elements that are not zero enters a product as zero."""
+    """Return the share of nonzero elements that enters a product as zero."""
     makers = NumPyProducts()
     given = np.ascontiguousarray(dy)
     if product.hadamard:
@@ -98,7 +98,7 @@ def share(dy: Array, product: ProductRecipe, words: RandomWords) -> float:
 
 
 def study() -> None:
-    """Train, count, and write what came of it; a minute of a processor."""
+    """Train, count, and write the results; a minute of a processor."""
     found = resumed(RESULT, shares, [(seed,) for seed in SEEDS])
     write_result(
         RESULT,
@@ -122,7 +122,7 @@ def study() -> None:
 
 # -- what came of it ----------------------------------------------------------------------------------------
 def by_layer(kind: str, name: str, matrix: str = "") -> np.ndarray[Any, Any]:
-    """Return shares, a row a layer and a column a seed; of some kind of matrix."""
+    """Return shares, a row per layer and a column per seed; `matrix` selects a kind of matrices."""
     rows = read_result(RESULT)["shares"][kind][name]
     return np.array([seeds for layer, seeds in rows.items() if layer.endswith(matrix)])
 

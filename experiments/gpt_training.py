@@ -22,7 +22,7 @@ from mcfsim.torch import AdamW, Seen, watch
 from mcfsim.training.problems.base import DataStream, generator
 
 SCHEDULE = mcf.Schedule(peak=3e-4, warmup=50, final=0.1)
-#: Where gradients are scaled down to, and what matrices start from.
+#: The norm to which gradients are clipped, and the standard deviation of matrices at the start.
 CLIP, DEVIATION = 1.0, 0.02
 #: Batches of held-out text.
 VALIDATION = 16
@@ -127,7 +127,7 @@ def optimizer_of(model: GPT, settings: Settings, rate: float) -> AdamW:
 
 
 def watched_step(model: GPT, optimizer: AdamW) -> dict[str, Seen]:
-    """Make a step, and return what was seen of it: of all tensors under "", of each under its name."""
+    """Make a step, and return what was observed: for all tensors under "", for each under its name."""
     watched = watch(optimizer, 1)
     optimizer.step()
     watched.remove()
@@ -136,7 +136,7 @@ def watched_step(model: GPT, optimizer: AdamW) -> dict[str, Seen]:
 
 
 def train(settings: Settings) -> dict[str, Any]:
-    """Train a model, and return what came of it, as JSON data.
+    """Train a model, and return the results as JSON data.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Kernels on GPUs, as a table, from what `make bench-gpu` has measured there, a result file a device."""
+"""Kernels on GPUs, as a table of what `make bench-gpu` measured: a result file for each device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def keep(result: dict[str, Any]) -> None:
 
 
 def measured() -> str:
-    """Return what GPUs took, a column of milliseconds for each of them, or that none was measured."""
+    """Return the times of GPUs, a column of milliseconds for each, or say that none was measured."""
     files = sorted(path.stem for path in RESULTS.glob(f"{_FILES}*.json"))
     if not files:
         return NOT_MEASURED
@@ -44,7 +44,7 @@ def _rows(device: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _model(device: dict[str, Any]) -> str:
-    """Return the name of a device without that of its maker and what follows: ``H100``."""
+    """Return the model of a device, without its maker and what follows: ``H100``."""
     return str(device["device"].removeprefix("NVIDIA ").split()[0])
 
 

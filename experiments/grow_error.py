@@ -19,7 +19,7 @@ OCTAVES = range(-12, 13)
 #: Bins an octave, and random low words for each pair of significands.
 BINS, LOW_WORDS = 4, 4
 FORMS = {"Fast2Sum": True, "2Sum": False}
-#: Where they agree, one is seen behind the other.
+#: Where the two agree, one is seen behind the other.
 LOOK: dict[str, dict[str, Any]] = {
     "Fast2Sum": {"color": COLOURS["vermilion"], "linewidth": 3.5},
     "2Sum": {"color": COLOURS["blue"], "linewidth": 1.6},

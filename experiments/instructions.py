@@ -25,7 +25,7 @@ def two_sum() -> Program:
 
 
 def collage_plus() -> Program:
-    """Return an AdamW step of the strategy collage-plus, the third, which results in new numbers alone."""
+    """Return the third AdamW step of the strategy collage-plus, whose results are only new numbers."""
     hyper, strategy = mcf.AdamW(), mcf.strategy("collage-plus")
     roles = strategy.roles("nearest_even")
     scalars = hyper.scalars(roles, strategy, 3, 1e-3, decayed=True)
@@ -59,7 +59,7 @@ def counts_table() -> str:
 
 
 def forecast_table() -> str:
-    """Return how many elements a second memory and the pipes allow, each by itself: in units of 10^9."""
+    """Return how many elements per second memory and each pipe allow by themselves, in units of 10^9."""
     rows = []
     for row in read_result("instructions")["kernels"]:
         for name, device in DEVICES.items():
@@ -81,7 +81,7 @@ def _short(count: float) -> str:
 
 
 def main() -> None:
-    """Count, where Triton is installed; else what was counted stays."""
+    """Count, if Triton is installed; otherwise leave the earlier counts."""
     try:
         check_triton()
     except ImportError as error:

@@ -37,7 +37,7 @@ SEEDS = {"30 k": 8, "300 k": 6, "3 M": 3}
 HALF, STEPS, WARMUP, RECORD_EVERY, SAMPLES = 600, 600, 50, 30, 1024
 OPTIONS, REFERENCE = ("plain", "collage-plus", "fp32-master"), "fp32-master"
 HYPER = mcf.AdamW(beta1=0.9, beta2=0.999, epsilon=1e-8, weight_decay=0.1)
-#: The share of the half-trained rate at the peak, and the share of that at the end.
+#: The peak rate as a share of the half-trained rate, and the last rate as a share of the peak.
 SCHEDULES = {"cosine to 1/100": (1.0, 0.01), "constant, 1/32": (1 / 32, 1.0)}
 Tensors = dict[str, NDArray[np.float32]]
 
@@ -93,7 +93,7 @@ def half_loss(size: str, rate: float, seed: int) -> float | None:
 
 
 def forecast(start: Tensors, schedule: mcf.Schedule) -> dict[str, list[float]]:
-    """Return which share of the updates arrives in plain bf16, by the audit of the start, step by step."""
+    """Return the share of updates that arrives in plain bf16, step by step, by the audit of the start."""
     low = mcf.get_format("bfloat16")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "weights.npz"
@@ -169,7 +169,7 @@ def runs(size: str, schedule: str) -> list[dict[str, Any]]:
 
 
 def forecast_error(run: dict[str, Any]) -> float:
-    """Return how far the forecast share of updates is off, in the mean over the recorded steps."""
+    """Return how far the forecast share of updates is off, averaged over the recorded steps."""
     foreseen = np.interp(run["steps"], run["forecast"]["steps"], run["forecast"]["edq"])
     return float(np.abs(foreseen - run["normalized_edq"]["plain"]).mean())
 

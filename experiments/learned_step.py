@@ -26,7 +26,7 @@ _STEP = 1
 
 
 class ParameterSlice(NamedTuple):
-    """A table on its way: where an update took its weights, and what the second pass computes with.
+    """A table within a step: the weights after an update, and the rounded ones for the second pass.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The error of long sums in bf16 against the number of terms: who stops, and who goes on."""
+"""The error of long sums in bf16 against the number of terms: which sums stagnate, and which go on."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def draw() -> np.ndarray[Any, Any]:
 
 
 def sums(terms: np.ndarray[Any, Any], seed: int) -> dict[str, tuple[Any, ...]]:
-    """Return what each way of adding makes of the terms, as one number or two to be added."""
+    """Return the sum of the terms by each way of adding, as one number or as two to be added."""
     ar, x = mcf.arithmetic(FORMAT), tuple(terms)
 
     def at_random(x: tuple[Any, ...]) -> Any:

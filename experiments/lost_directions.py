@@ -35,7 +35,7 @@ STYLES: dict[str, dict[str, Any]] = {
     "fp16": {"color": COLOURS["orange"], "linestyle": (0, (5, 2))},
     "fp32": {"color": COLOURS["black"], "linestyle": (0, (4, 2))},
 }
-#: Drawn: coefficients that converge. The others leave singular values between .7 and 1.2 in any format.
+#: The coefficients that are drawn, which converge; others leave singular values of .7 to 1.2 in any format.
 DRAWN = "deepseek-v4"
 SHOWN = 1e3
 

@@ -63,7 +63,7 @@ def scheme(name: str, low: str) -> Strategy:
 
 
 def steps_of(exponent: int) -> int:
-    """Return how often an update of 2**-exponent is made."""
+    """Return how many times an update of 2**-exponent is made."""
     return max(1, min(STEPS, 2 ** (exponent - 3) if exponent > 3 else 1))
 
 

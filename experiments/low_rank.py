@@ -42,7 +42,7 @@ def embeddings(known: Table, rank: int) -> Table:
 
 
 def d_optimal(vectors: Table, count: int) -> list[int]:
-    """Return so many columns whose vectors span the most: those to look at.
+    """Return the columns to look at: `count` of them, whose vectors span the most.
 
     The first ones are the pivots of QR with pivoting: each the longest of what is left of the vectors when
     those chosen are taken away, which makes the determinant of the information matrix grow the most. Where
@@ -67,7 +67,7 @@ def d_optimal(vectors: Table, count: int) -> list[int]:
 
 
 def complete(vectors: Table, chosen: Sequence[int], seen: Any) -> Table:
-    """Return a row of which some columns are seen: the others by least squares on the columns' vectors.
+    """Return a row of which some columns are known, the others completed by least squares on the vectors.
 
     What is seen stays as it is.
     """
@@ -94,7 +94,7 @@ def best_rank(known: Table, count: int) -> int:
 
 
 def frontier(costs: Table, losses: Table) -> list[int]:
-    """Return what no other beats in cost and loss, the cheapest first; of equals the first."""
+    """Return the places that no other beats in cost and loss, the cheapest first; of equals the first."""
     order = sorted(range(len(costs)), key=lambda item: (costs[item], losses[item], item))
     kept: list[int] = []
     for item in order:
@@ -104,7 +104,7 @@ def frontier(costs: Table, losses: Table) -> list[int]:
 
 
 def regret(costs: Table, losses: Table, forecast: Table) -> float:
-    """Return how much is lost at most, over all budgets, by who follows a forecast frontier.
+    """Return the most that is lost, over all budgets, by following a forecast frontier.
 
     At a budget the dearest place of the forecast frontier that it affords is taken; what is lost is its loss
     less the least that any place has within the budget.

@@ -25,12 +25,12 @@ RESULT = "memory_quality"
 FORMATS = ("bfloat16", "float16", "float8_e4m3fn")
 REFERENCE = ("fp32-master", "bfloat16")
 MODEL, SEEDS, STEPS = Model(layers=2, width=32, heads=4, context=64), 3, 100
-#: Of which each configuration has its best: what rounding makes shorter a larger rate can make up for.
+#: Each configuration uses its best peak: a larger rate can make up for updates that rounding shortens.
 PEAKS = (1e-3, 3e-3, 1e-2)
-#: What is learned of all configurations before: a small model, one seed of each rate and beta2.
+#: The small model on which all configurations are tried first, with one seed for each rate and beta2.
 SMALL, SMALL_STEPS = Model(layers=1, width=16, heads=2, context=32), 60
 TASKS = tuple((rate, beta2) for rate in PEAKS for beta2 in (0.95, 0.999))
-#: The share of the configurations that is looked at, and choices at random beside the D-optimal one.
+#: The share of the configurations that is measured, and the number of random choices to compare with.
 SHARE, DRAWS = 0.2, 200
 #: Mark and colour of each format.
 LOOK = {
@@ -52,7 +52,7 @@ NAMED = {
 
 
 def configurations() -> list[tuple[mcf.Strategy, mcf.Format]]:
-    """Return every strategy in every format that allows it, none twice; but for exact numbers.
+    """Return every strategy in every format that allows it, none twice, without exact numbers.
 
     Weights on grids of integers are the same in every low format: they are in the first one alone.
     """
@@ -69,7 +69,7 @@ def configurations() -> list[tuple[mcf.Strategy, mcf.Format]]:
 
 
 def measure(given: Any) -> None:
-    """Train all, and write what came of it."""
+    """Train all configurations, and write the results."""
     chosen = configurations()
     full = [Cell(item, low, MODEL, peak, steps=STEPS) for item, low in chosen for peak in PEAKS]
     small = [
@@ -119,7 +119,7 @@ def _mean(numbers: list[float]) -> float | None:
 
 
 def completion() -> dict[str, Any]:
-    """Return what the frontier is when a fifth of the cells is measured, beside all of them."""
+    """Return the frontier completed from a fifth of the cells, beside that of all cells."""
     result = read_result(RESULT)
     cells, tasks = result["cells"], np.array(result["tasks"])
     costs = np.array([cell["bytes"] for cell in cells], float)
@@ -270,7 +270,7 @@ def _draw_frontiers(panel: Any, whole: list[int], found: dict[str, Any]) -> None
 
 
 def _draw_diverged(panel: Any, cells: list[dict[str, Any]], costs: Any) -> None:
-    """Draw what has no loss at the top edge, one below the other."""
+    """Draw the configurations that diverged at the top edge, one below the other."""
     high: dict[float, int] = {}
     for place, cell in enumerate(cells):
         if cell["diverged"]:
@@ -291,7 +291,7 @@ def study() -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure, unless it shall be quick, and draw."""
+    """Measure, unless ``--quick`` is given, and draw."""
     given = sweep_options(__doc__, RESULT).parse_args(arguments)
     if not given.quick:
         measure(given)

@@ -82,7 +82,7 @@ def train(name: str, rate: float, seed: int) -> dict[str, Any]:
 
 
 def study() -> None:
-    """Choose the rates, train, and write what came of it; some 20 minutes on two cores."""
+    """Choose the rates, train, and write the results; some 20 minutes on two cores."""
     tuned = tuning.tune(list(OPTIONS), partial(tuning.losses, RESULT, train))
     best = {name: tuning.best_rate(tuned[name]) for name in OPTIONS}
     jobs = [(name, rate, seed) for name in OPTIONS for rate in _rates(name, best) for seed in SEEDS]
@@ -119,7 +119,7 @@ def _peak(name: str, rate: float) -> float:
 
 
 def _rates(name: str, best: dict[str, float]) -> list[float]:
-    """Return the rates of an option: of Muon all that are best of one, so that they compare at the same."""
+    """Return the rates of an option: for Muon, all that are best for one, so that all compare at the same."""
     if OPTIONS[name].coefficients is None:
         return [best[name]]
     return sorted({rate for other, rate in best.items() if OPTIONS[other].coefficients})
@@ -137,7 +137,7 @@ def rates() -> list[str]:
 
 
 def table() -> str:
-    """Return what each option takes, loses and ends at, beside the first at the same rate."""
+    """Return bytes, losses and final loss of each option, beside the first one at the same rate."""
     runs, rows = read_result(RESULT)["runs"], []
     for name, option in OPTIONS.items():
         row = runs[name]
@@ -162,7 +162,7 @@ def table() -> str:
 
 
 def draw() -> None:
-    """Draw what each option of Muon loses beside the reference, at each rate."""
+    """Draw what each option of Muon loses against the reference, at each rate."""
     shown = [name for name in OPTIONS if name != REFERENCE and OPTIONS[name].coefficients]
     with subplots(1, len(rates()), width=9.5, height=3.6) as (figure, (panels,)):
         for axes, rate in zip(panels, rates(), strict=True):

@@ -63,7 +63,7 @@ def train(option: str, rate: float, seed: int) -> dict[str, Any]:
 
 
 def study() -> None:
-    """Choose the rates, train, and write what came of it; some 100 minutes on two cores."""
+    """Choose the rates, train, and write the results; some 100 minutes on two cores."""
     tuned = tuning.tune(OPTIONS, partial(tuning.losses, RESULT, train))
     best = {option: tuning.best_rate(tuned[option]) for option in OPTIONS}
     jobs = [(option, best[option], seed) for option in OPTIONS for seed in SEEDS]
@@ -103,7 +103,7 @@ def difference(option: str) -> np.ndarray[Any, Any]:
 
 
 def table(options: Collection[str] = OPTIONS) -> str:
-    """Return what each option takes, loses and ends at, at its own best rate."""
+    """Return bytes, losses and final loss of each option, at its own best rate."""
     runs, rows = read_result(RESULT)["runs"], []
     for option in options:
         row, gap = runs[option], difference(option)
@@ -128,7 +128,7 @@ def _late(row: dict[str, Any], measure: str) -> str:
 
 
 def tuning_table() -> str:
-    """Return the losses by which each option's rate was chosen."""
+    """Return the losses from which each option's rate was chosen."""
     tuned = read_result(RESULT)["tuning"]
     rates = sorted({rate for found in tuned.values() for rate in found}, key=float)
     rows = [

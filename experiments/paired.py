@@ -25,10 +25,10 @@ def _shown(differences: ArrayLike, form: str) -> str:
 
 
 def interval(differences: Sequence[float] | ArrayLike) -> tuple[float, float]:
-    """Return the 95 % interval of the mean of differences, one a seed, by Student's t.
+    """Return the 95 % interval of the mean of differences, one per seed, by Student's t.
 
-    Of three seeds it reaches 2.5 standard deviations of the differences to both sides. A difference that is
-    not finite, as of a training that diverged, raises ValueError.
+    With three seeds it reaches 2.5 standard deviations of the differences to both sides. A difference that is
+    not finite, such as that of a training that diverged, raises ValueError.
     """
     found = np.asarray(differences, float)
     if found.size < 2 or not np.isfinite(found).all():
@@ -67,7 +67,7 @@ def apart(differences: ArrayLike) -> bool:
 
 
 def answer(differences: ArrayLike) -> str:
-    """Return yes or no to that, for tables; nothing of a training beside itself."""
+    """Return yes or no to whether trainings are told apart, for tables; "" if all differences are zero."""
     if not np.any(differences):
         return ""
     return "yes" if apart(differences) else "no"

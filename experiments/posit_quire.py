@@ -23,7 +23,7 @@ MOMENTUM = 0.5
 
 
 class Settings(NamedTuple):
-    """What forward and backward pass compute in, the loss, and what the optimizer keeps, in which way."""
+    """The formats of forward and backward pass, loss and optimizer, and how the optimizer keeps numbers."""
 
     forward: str | None
     loss: str | None
@@ -31,7 +31,7 @@ class Settings(NamedTuple):
     strategy: str = "plain"
 
 
-#: What is compared; of the first, sums are those of NumPy in binary64.
+#: The settings that are compared; the first one's sums are those of NumPy in binary64.
 CHOICES = (
     Settings(None, None, "float32"),
     Settings("bfloat16", None, "bfloat16"),
@@ -48,7 +48,7 @@ CHOICES = (
     Settings("posit8", "posit16", "posit8", "kahan"),
     Settings("posit8", "posit16", "posit8", "stochastic-parameter"),
 )
-#: Of these, sums are rounded at each term, too: at the rate that is best for sums rounded once.
+#: Settings that are also trained with sums rounded at each term, at the best rate for sums rounded once.
 EACH = (
     Settings("bfloat16", None, "bfloat16"),
     Settings("posit16", None, "posit16"),
@@ -70,7 +70,7 @@ def key(settings: Settings, rate: float, sums: str, seed: int) -> str:
 
 
 def trained(settings: Settings, rate: float, sums: str, seed: int) -> dict[str, float]:
-    """Return what came of a training."""
+    """Return the results of a training."""
     run = mcf.simulate(
         Digits(format=settings.forward, loss_format=settings.loss, sums=sums),
         mcf.SGD(momentum=MOMENTUM),
@@ -96,7 +96,7 @@ def about() -> dict[str, Any]:
 
 
 def best(runs: dict[str, Any], settings: Settings) -> float:
-    """Return the rate whose trainings, with sums rounded once, have the least loss at their ends."""
+    """Return the rate whose trainings, with sums rounded once, have the least final loss."""
 
     def late(rate: float) -> float:
         loss = float(np.mean([runs[key(settings, rate, "once", seed)]["training"] for seed in SEEDS]))
@@ -106,12 +106,12 @@ def best(runs: dict[str, Any], settings: Settings) -> float:
 
 
 def jobs(runs: dict[str, Any]) -> list[tuple[Settings, float, str, int]]:
-    """Return all trainings; what came of those with sums rounded once says at which rates the others are."""
+    """Return all trainings; the results with sums rounded once determine the rates of the others."""
     return [*ONCE, *((item, best(runs, item), "each", seed) for item, seed in product(EACH, SEEDS))]
 
 
 def table() -> str:
-    """Return what each choice ends at."""
+    """Return the final loss of each choice."""
     runs, rows = read_result(NAME)["runs"], []
     for item in CHOICES:
         rate = best(runs, item)
@@ -169,7 +169,7 @@ def main() -> None:
 
 
 def _train(asked: list[tuple[Settings, float, str, int]]) -> dict[str, Any]:
-    """Return what came of trainings, by their keys."""
+    """Return the results of trainings, by their keys."""
     return {key(*job): found for job, found in zip(asked, resumed(NAME, trained, asked), strict=True)}
 
 

@@ -35,7 +35,7 @@ SIZES = tuple(Model(layers=2, width=width, heads=4, context=64) for width in (16
 #: Bits of the weights; None for binary32, which is as many as it takes.
 BITS = (4, 5, 6, 7, 8, 10, None)
 HELD_OUT = 6
-#: Where binary32 is drawn on an axis of bits, behind a break.
+#: Position of binary32 on an axis of bits, behind a break.
 WIDE = 11.5
 SEEDS, STEPS, PEAK, BETA2 = 6, 200, 3e-3, 0.95
 #: How each constant is called.
@@ -48,7 +48,7 @@ def format_of(bits: int) -> mcf.Format:
 
 
 class RoundedWeights(LanguageModel):
-    """The language model at matrices of few bits, each with a scale that takes its largest to the format's.
+    """The language model with matrices of few bits, each scaled so that its largest is the format's largest.
 
     Gradients are those at the rounded matrices, passed unchanged to what is trained (straight through).
 
@@ -105,7 +105,7 @@ def train(model: Model, bits: int | None, seed: int) -> float:
 
 
 def measure() -> None:
-    """Train all, and write what came of it."""
+    """Train all models, and write the results."""
     places = [(model, bits) for model in SIZES for bits in BITS]
     made = iter(resumed(RESULT, train, [(*place, seed) for place in places for seed in range(SEEDS)]))
     settings = {"seeds": SEEDS, "steps": STEPS, "peak": PEAK, "beta2": BETA2}
@@ -127,7 +127,7 @@ def measure() -> None:
 
 
 def columns(held_out: int | None = None) -> dict[str, Any]:
-    """Return what `fit` takes of all trainings but those of one precision."""
+    """Return the arguments of `fit` for all trainings except those of one precision."""
     rows = [
         (cell["size"], math.inf if cell["bits"] is None else cell["bits"], loss, seed)
         for cell in read_result(RESULT)["cells"]
@@ -140,7 +140,7 @@ def columns(held_out: int | None = None) -> dict[str, Any]:
 def fitted() -> str:
     """Return the constants with their intervals.
 
-    Where an interval has no end, neither the constant is told nor those that make up for it.
+    If an interval has no end, neither its constant nor those that compensate for it are shown.
     """
     found, published = fit(**columns()), {"gamma": PUBLISHED_FLOAT_WEIGHTS.gamma}
     published |= {"offset": PUBLISHED_FLOAT_WEIGHTS.offset, "alpha": PUBLISHED.alpha}
@@ -169,7 +169,7 @@ def _ends(item: Interval) -> tuple[float, float]:
 
 
 def held_out() -> str:
-    """Return what a fit without one precision says of it, size by size."""
+    """Return the losses that a fit without one precision predicts for it, size by size."""
     found, cells = fit(**columns(HELD_OUT)), read_result(RESULT)["cells"]
     rows = []
     for cell in cells:

@@ -1,4 +1,4 @@
-"""What claims and hypotheses can be made of: each function and class by an example, as it is printed."""
+"""The parts of claims and hypotheses: an example of each function and class, as it is printed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mcfsim.theorems.logic import Proposition, Result, Term, Word, written
 from mcfsim.theorems.logic.notation import LEGEND
 from mcfsim.theorems.statement import Claim, Hypothesis
 
-#: What the examples may name besides: two operands, two results, an operand of several words.
+#: Other names that the examples may use: two operands, two results, an operand of several words.
 NAMES: Mapping[str, Any] = {
     "Fraction": Fraction,
     "Mode": Mode,
@@ -97,7 +97,7 @@ PARTS = {
     'is_of_quanta("a", "b")': "",
     'sum_at_most_largest("a", "b")': "",
 }
-#: Of `mcfsim.theorems.logic`; what it says, where the thing itself cannot.
+#: Calls of `mcfsim.theorems.logic`, with an explanation where there is no docstring to quote.
 TERMS = {
     'Operand("x")': "",
     'Word("x", 1)': "",
@@ -170,7 +170,7 @@ def hypotheses_table() -> str:
 
 
 def parts_table() -> str:
-    """Return what returns terms and propositions for these."""
+    """Return each function that returns terms and propositions for claims and hypotheses, by a call."""
     return _table(hypotheses, PARTS)
 
 
@@ -193,7 +193,7 @@ def builders_of(module: ModuleType, *kinds: type) -> Iterator[str]:
 
 
 def evaluated(module: ModuleType, call: str) -> Any:
-    """Return what a call of a table returns, with the names of a module."""
+    """Return the value of a table's call, evaluated with the names of a module."""
     others = vars(claims) | vars(hypotheses) | vars(logic)
     return eval(call, {**others, **vars(module), **NAMES, "shares": _shares})
 
@@ -218,7 +218,7 @@ def _table(module: ModuleType, calls: Mapping[str, str]) -> str:
 
 
 def _says(module: ModuleType, call: str) -> str:
-    """Return the first line of what a function or a class says of itself."""
+    """Return the first line of the docstring of a function or a class."""
     name = call.partition("(")[0]
     thing = vars(module).get(name) or vars(claims)[name]
     first = (inspect.getdoc(thing) or "").splitlines()[0].replace("``", "`").rstrip(".")

@@ -1,4 +1,4 @@
-"""The audit of a trained model that others publish: Silero's voice detector, 309,633 weights, from its wheel.
+"""The audit of a published trained model: Silero's voice detector, 309,633 weights, from its wheel.
 
 Its wheel is fetched by pip, once, and kept under ``build/``; the weights are known by their digest.
 """
@@ -25,12 +25,12 @@ WIDTH, SHOWN = 120, 11
 
 
 def weights() -> Path:
-    """Return the file of weights, fetched if it is not here.
+    """Return the file of weights, fetched if it is missing.
 
     Raises
     ------
     ValueError
-        If the weights are others than those that were audited.
+        If the weights are not those that were audited.
     """
     folder = ROOT / "build" / "silero"
     path = folder / Path(FILE).name
@@ -47,7 +47,7 @@ def weights() -> Path:
 
 
 def study() -> None:
-    """Audit it by the command line, and keep what that prints."""
+    """Audit the model with the command line, and keep what it prints."""
     path = weights()
     command = [sys.executable, "-m", "mcfsim", "audit", path.name, *WORDS.split()]
     wide = os.environ | {"COLUMNS": str(WIDTH)}

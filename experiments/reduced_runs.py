@@ -42,7 +42,7 @@ def train(way: str, rate: float, seed: int) -> float:
 
 
 def study() -> None:
-    """Choose the rates, train, and write what came of it; some eight minutes on one core."""
+    """Choose the rates, train, and write the results; some eight minutes on one core."""
     tried = [(way, rate, TRIED) for way in WAYS for rate in RATES]
     by_rate = dict(zip(tried, resumed(RESULT, train, tried), strict=True))
     best = {way: min(RATES, key=lambda rate, way=way: by_rate[way, rate, TRIED]) for way in WAYS}  # type: ignore[misc]
@@ -74,7 +74,7 @@ def difference(way: str) -> np.ndarray[Any, Any]:
 
 
 def table() -> str:
-    """Return where each way ends."""
+    """Return the final loss of each way."""
     runs, rows = read_result(RESULT)["runs"], []
     for way, row in runs.items():
         gap = difference(way)

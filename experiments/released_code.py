@@ -24,9 +24,9 @@ from mcfsim.optim.strategies import Roles, Strategy
 from mcfsim.protocol import Arithmetic, Value
 
 LOW, RIGHT = "bfloat16", "collage-plus"
-#: What the option says that asks for the plain algorithm.
+#: The value of the option that asks for the plain algorithm.
 NONE = "none"
-#: Steps of a constant gradient, so many that v is steady, or grows without end.
+#: By beta2, enough steps of a constant gradient for v to be steady, or to grow without end.
 STEADY = {0.95: 500, 0.98: 1000, 0.99: 1500, 0.999: 5000}
 #: One gradient for each of the 128 significands of bf16.
 SIGNIFICANDS = 1 + np.arange(128, dtype=np.float32) / 128
@@ -116,7 +116,7 @@ def follow(beta2: float, fault: str, steps: int) -> np.ndarray[Any, Any]:
     roles, hyper = strategy.roles(), Faulty(beta2=beta2, **FAULTS[fault])
     moved = hyper.second_moment if hyper.aliased else hyper.slots[1].average
     scalars = hyper.scalars(roles, strategy, 1, 1.0, decayed=True)
-    # On so few numbers, calling single operations would take most of the time.
+    # With so few numbers, calls of single operations would take most of the time.
     operands = ("high", "low"), "gradient"
     move = Loop(trace(lambda ar, v, gradient: moved(ar, v, gradient, scalars), LOW, operands=operands))
     v: Words = (np.zeros_like(SIGNIFICANDS),) * 2
@@ -128,7 +128,7 @@ def follow(beta2: float, fault: str, steps: int) -> np.ndarray[Any, Any]:
 
 
 def length(beta2: float, fault: str, steps: int) -> np.ndarray[Any, Any]:
-    """Return by how much a fault makes updates longer, step by step: sqrt(v right / v), the median."""
+    """Return the median of sqrt(right v / v), step by step: how much longer a fault makes updates."""
     ratio = follow(beta2, "right", steps) / follow(beta2, fault, steps)
     return np.sqrt(np.median(ratio, axis=1))
 

@@ -1,7 +1,7 @@
 """The faults of the code released with Collage, each beside the right algorithm: in v, and in a training.
 
 A v that is too small makes every update too long. So the right algorithm is also trained with a learning rate
-that is longer by as much.
+that is larger by the same factor.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Study(NamedTuple):
     shape: Mapping[str, int]
 
 
-#: The long one is that of the other experiments' model, and takes many minutes.
+#: The long study trains the model of the other experiments, and takes many minutes.
 STUDIES = {
     "short": Study("released_code_audit", {0.999: 200, 0.95: 200}, {"width": 32, "context": 32, "batch": 8}),
     "long": Study("released_code_audit_long", {0.999: 1200, 0.95: 800}, {}),
@@ -103,7 +103,7 @@ Runs = Mapping[tuple[float, str], list[mcf.Run]]
 
 
 def rows(runs: Runs) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return what trainings came to beside fp32 master weights, by beta2 and by training and strategy."""
+    """Return the results of trainings beside fp32 master weights, by beta2 and by training and strategy."""
     return {
         str(beta2): {
             f"{about.name}, {name}": summarize(runs[beta2, about.name], name, runs[beta2, "right"])
@@ -260,7 +260,7 @@ def _table(result: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] = ()) -> None:
-    """Follow v, train, write the numbers; of the short study the figure, too."""
+    """Follow v, train and write the numbers; for the short study also draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m experiments.released_code_audit")
     parser.add_argument("--study", choices=STUDIES, default="short", help="how long, and how large a model")
     parser.add_argument("--folder", type=Path, help="checkpoints, from which an interrupted study goes on")

@@ -1,4 +1,4 @@
-"""The rounding points of our AdamW and of PyTorch's: which differ, and what each is worth."""
+"""The rounding points of our AdamW and of PyTorch's: which differ, and how much each matters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STEPS, SIZE, SEEDS = 1000, 512, (0, 1, 2)
 TRAINED = 200
 RATE, HYPER = 1e-3, {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.1}
 STORED = {"fp32": "fp32", "plain": "bf16"}
-#: What is changed from ours to PyTorch's, each beside the others as they are: its parts, and its label.
+#: The parts of a step that are changed from ours to PyTorch's, the others left as they are; and labels.
 CHANGED = {
     "ours": ((), "none: `AdamW`"),
     "m": (("m",), "m by `lerp_`"),
@@ -154,7 +154,7 @@ def losses(strategy: str, parts: tuple[str, ...]) -> list[float]:
 
 
 def table() -> str:
-    """Return what each part is worth."""
+    """Return how much each part matters."""
     rows = []
     for strategy, by_name in read_result("rounding_points")["table"].items():
         for name, row in by_name.items():

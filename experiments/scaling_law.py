@@ -1,4 +1,4 @@
-"""How much smaller a model acts that is trained in few bits: the scaling law for precision, and its fit."""
+"""The scaling law for precision, and its fit: how much smaller a model trained in few bits acts."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from mcfsim.checks import check_processor, finite_number
 Vector = NDArray[np.float64]
 
 
-#: Constants as a fit moves them, those of `_LOGARITHMS` by their logarithm; within what bounds (of the floor
-#: as far beyond the losses), and from where it begins.
+#: The constants of a fit (those in `_LOGARITHMS` as logarithms), their bounds (for the floor, as far beyond
+#: the losses), and the points from which the fit begins.
 _NAMES = ("a", "alpha", "floor", "gamma", "offset")
 _LOGARITHMS = ("a", "gamma")
 _BOUNDS = ((-12.0, 6.0), (0.01, 3.0), (-10.0, 10.0), (-3.0, 3.0), (-10.0, 10.0))
 _STARTS = tuple(product((-2.0, 0.0), (0.2, 0.6), ((0.0, 0.0), (1.0, 1.0))))
-#: Steps by which the end of an interval is looked for, and halvings by which it is found.
+#: The step of the search for the end of an interval, and the halvings that then locate it.
 _STEP, _HALVINGS = 0.02, 20
 
 
@@ -117,7 +117,7 @@ class PrecisionLaw:
         return found
 
     def best_bits(self) -> float:
-        """Return the bits of all kinds together by which a given cost, parameters times bits, goes farthest.
+        """Return the bits, common to all kinds, that make the most of a given cost, parameters times bits.
 
         That is where ``prod(share(P)) / P`` is largest, whatever size and data are.
         """
@@ -291,7 +291,7 @@ def _given(
     confidence: float,
     seeds: Sequence[Any] | None,
 ) -> tuple[_Squares, float]:
-    """Return the sum of squares of what a fit is given, and the unit of sizes; refuse what makes no sense."""
+    """Return the sum of squares for a fit's arguments, and the unit of sizes; raise if they make no sense."""
     check_processor()
     n, p, y = (np.asarray(item, np.float64) for item in (sizes, bits, losses))
     if not (n.shape == p.shape == y.shape and n.ndim == 1):
@@ -329,7 +329,7 @@ class _Squares:
         self.high[2] += losses.max()
 
     def limit(self, least: float, confidence: float, together: int) -> float:
-        """Return up to where the sum of squares leaves so many constants together within the confidence."""
+        """Return the largest sum of squares at which `together` constants are within the confidence."""
         from scipy.stats import f as f_distribution
 
         free = self.losses.size - self.fitted
@@ -341,7 +341,7 @@ class _Squares:
         return [np.array([a, alpha, floor - math.exp(a), *rest]) for a, alpha, rest in _STARTS]
 
     def residuals(self, x: Vector) -> Vector:
-        """Return what is left of each loss; below a share of 1e-6 the law goes on as if it were that."""
+        """Return the residual of each loss; a share below 1e-6 is taken as 1e-6."""
         a, alpha, floor, gamma, offset = x
         exponent = np.minimum(-self.bits / math.exp(gamma) + offset, 50.0)
         share = np.maximum(-np.expm1(exponent), 1e-6)  # a fit must find its way back from there
@@ -349,7 +349,7 @@ class _Squares:
         return found
 
     def least(self, starts: Sequence[Vector], held: int | None = None) -> tuple[float, Vector]:
-        """Return the least sum of squares from some starts, and where it is; one constant stays there."""
+        """Return the least sum of squares from some starts, and where it is; constant `held` stays put."""
         from scipy.optimize import least_squares
 
         free = [place for place in range(len(_NAMES)) if place != held]
@@ -400,5 +400,5 @@ class _Shares(_Squares):
         self.at = at
 
     def residuals(self, x: Vector) -> Vector:
-        """Return what is left of each loss."""
+        """Return the residual of each loss."""
         return super().residuals(np.array([*x[:4], x[4] + self.at / math.exp(x[3])]))

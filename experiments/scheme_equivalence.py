@@ -1,4 +1,4 @@
-"""Which ways to store a weight have the bits of binary32 master weights: from every bfloat16 number on."""
+"""Which ways to store a weight give the bits of binary32 master weights, from every bfloat16 start."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEPS = 10_000
 PARTS = 8
 #: Gradients are normal numbers times 2**-k of the weight that a run starts from, with k drawn evenly.
 EXPONENTS = (2, 20)
-#: Where a weight starts near or at zero, of this.
+#: Where a weight starts nearer to zero, gradients are sized as for this.
 LEAST = 2.0**-120
 REFERENCE = "fp32-master"
 SCHEMES = {
@@ -56,7 +56,7 @@ def gradients(part: int, step: int, size: NDArray[np.float32]) -> NDArray[np.flo
 
 
 class Watch:
-    """What is seen of one scheme beside the reference.
+    """The comparison of one scheme with the reference.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class Watch:
 
 
 def compared(part: int) -> dict[str, Any]:
-    """Return what came of all schemes from a part of the starts."""
+    """Return the results of all schemes from a part of the starts."""
     start, hyper = starts(part), mcf.SGD(0.9)
     size = np.maximum(np.abs(start), np.float32(LEAST))
     reference, *others = (

@@ -51,7 +51,7 @@ def train(
 ) -> float:
     """Return the validation loss at the end; each step's gradients and rate are handed to `keep`.
 
-    Tensors of one strategy share an optimizer. Words of strategies that draw are those of the seed.
+    Tensors of one strategy share an optimizer. Strategies that draw use the random words of the seed.
     """
     parts = []
     for one in dict.fromkeys(chosen.values()):

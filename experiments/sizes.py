@@ -25,7 +25,7 @@ def memory() -> str:
 
 
 def beside() -> str:
-    """Return a step beside its peers, and one out of files beside a copy."""
+    """Return the times of a step beside its peers, and of a step on files beside a copy of the files."""
     result = read_result("sizes")
     rows = [
         {"step": row["name"], "threads": str(row["threads"]), "ns a parameter": f"{row['ns']:.2f}"}

@@ -18,7 +18,7 @@ from mcfsim.rounding import Mode, Rounding, Rule
 #: Bits of binary32 that bfloat16 cuts off: so many fractions there are.
 CUT = 16
 BITS = range(1, CUT + 1)
-#: Those that a page shows.
+#: The numbers of bits that a page shows.
 SHOWN = (1, 2, 4, 6, 8, 10, 12, 14, 16)
 SEEDS = (0, 1, 2)
 #: The long run: so many steps of 2**-AHEAD and a bit of a unit in the last place.
@@ -51,9 +51,9 @@ def predicted(rule: Rule, bits: int) -> tuple[Fraction, Fraction]:
 
 
 def measured(rule: Rule, bits: int) -> tuple[Fraction, Fraction]:
-    """Return the same of the emulator: every fraction, and every word, or the least word that goes up.
+    """Return the same biases of the emulator, from every fraction and every word.
 
-    More than eight bits are not tried word by word: the larger the word, the rather it goes up.
+    With more than eight bits the least word that goes up is found instead; all larger words go up, too.
     """
     numbers = (np.arange(1 << CUT, dtype=np.uint32) + np.uint32(0x3F800000)).view(np.float32)
     rounding = Rounding(Mode.STOCHASTIC, random_bits=bits, rule=rule)
@@ -93,7 +93,7 @@ def arrived(rule: Rule, bits: int) -> list[float]:
     wide = Stored(FLOAT32)
     stored = Stored(LOW, rounding=Mode.STOCHASTIC, random_bits=bits, rule=rule)
     drawing = mcf.strategy(Strategy(f"{rule}, {bits}", parameter=stored, m=wide, v=wide, gradient=wide))
-    # No multiple of a power of two, so that each rule has something to round.
+    # Not a multiple of a power of two, so that each rule has something to round.
     update = 2.0**-7 * (2.0**-AHEAD + 2.0 ** -(AHEAD + 2) / 3)
     found = []
     for seed in SEEDS:

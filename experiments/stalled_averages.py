@@ -27,7 +27,7 @@ DECAYS = (0.9, 0.99, 0.999, 0.9999)
 FORMS = ("adamw", "torch_lerp", "torch_avg_fn")
 #: Those that the page shows.
 SHOWN_FORMS = ("adamw", "torch_lerp")
-#: Of each format, so many significands of the target, spread evenly.
+#: How many significands of the target are tried per format, spread evenly.
 TARGETS = 4
 
 
@@ -74,7 +74,7 @@ def _trial(made: mcf.MovingAverage, targets: Array) -> tuple[Array, list[int | N
 
 
 def _share(decay: float, step: int) -> float:
-    """Return which share of a constant target the exact average from 0 has after a step."""
+    """Return the share of a constant target that the exact average from 0 has reached after a step."""
     return float(-np.expm1(step * np.log(decay)))
 
 
@@ -200,7 +200,7 @@ class Moments:
         self.given, self.stayed = np.zeros(size, bool), {name: np.ones(size, bool) for name in STYLES}
 
     def enter(self, g: Array) -> None:
-        """Let a gradient enter all of them."""
+        """Let a gradient enter all second moments."""
         square = self.low.mul(g, g)
         parts = self.v["bf16, 2 components"], self.rest
         head, rest = average(self.low, parts, self.expanded, square, 1.0 - self.beta2)
@@ -227,7 +227,7 @@ class Moments:
         self.said_wrongly += int((said != (new == self.v["bf16"])[there]).sum())
 
     def still(self) -> dict[str, float]:
-        """Return which share of the numbers that had a gradient has stayed in this window."""
+        """Return the share of the numbers that had a gradient, but did not move in this window."""
         return {name: float(x[self.given].mean()) for name, x in self.stayed.items()}
 
     def ratios(self) -> dict[str, float]:
@@ -274,7 +274,7 @@ def second_moments(seed: int) -> dict[str, Any]:
 
 
 def last(beta2: str, name: str) -> Array:
-    """Return which share of v stayed in the last window, one a seed."""
+    """Return the share of v that did not move in the last window, one number per seed."""
     return np.array([run["still"][beta2][name][-1] for run in read_result(RESULT)["runs"]])
 
 
@@ -284,7 +284,7 @@ def ratios(beta2: str, name: str) -> Array:
 
 
 def moments_table() -> str:
-    """Return how much of v stayed in the last window, and how long v is."""
+    """Return how much of v did not move in the last window, and how large v is."""
     rows = []
     for beta2 in map(str, BETAS):
         for name in STYLES:

@@ -30,7 +30,7 @@ class Words:
 
 
 COLLAGE = "[Collage](https://arxiv.org/abs/2405.03637)"
-#: Of each strategy of `STRATEGIES` and `GRID_STRATEGIES`.
+#: The words for each strategy of `STRATEGIES` and `GRID_STRATEGIES`.
 WORDS = {
     "plain": Words(
         "each update shorter than half an ulp of its weight",
@@ -150,7 +150,7 @@ WORDS = {
 
 
 def bytes_of(name: str) -> float | None:
-    """Return the bytes a parameter of a strategy; None of exact numbers, or if it is for other formats."""
+    """Return a strategy's bytes per parameter; None for exact numbers, or if it is for other formats."""
     try:
         return strategy(name, LOW).bytes_per_parameter
     except UnsupportedFormatError:  # of a strategy for other formats

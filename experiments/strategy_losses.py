@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 
 
 def names() -> list[str]:
-    """Return the strategies that bfloat16 allows, but for exact numbers."""
+    """Return the strategies that bfloat16 allows, except exact numbers."""
     return [name for name in (*STRATEGIES, *GRID_STRATEGIES) if strategies.bytes_of(name) is not None]
 
 
@@ -82,7 +82,7 @@ def losses(kind: str) -> dict[str, Array]:
 
 
 def better(kind: str) -> dict[str, list[str]]:
-    """Return for each strategy those that are told to lose less: the interval lies on one side of zero."""
+    """Return, for each strategy, those that lose less by an interval that excludes zero."""
     found = losses(kind)
     return {
         name: [
@@ -95,7 +95,7 @@ def better(kind: str) -> dict[str, list[str]]:
 
 
 def order() -> list[str]:
-    """Return the strategies, those first that fewest are told to lose less than, each at its own rate."""
+    """Return the strategies, each at its own rate, ordered by how many others are found to lose less."""
     found, means = better("own"), {name: row.mean() for name, row in losses("own").items()}
     return sorted(found, key=lambda name: (len(found[name]), means[name]))
 
@@ -107,7 +107,7 @@ def against_reference(kind: str, name: str) -> str:
 
 
 def table() -> str:
-    """Return one row a strategy, those first that fewest others are told to lose less than; in bfloat16.
+    """Return one row per strategy in bfloat16, ordered by how many others are found to lose less.
 
     Raises
     ------

@@ -1,6 +1,6 @@
-"""The longer sweeps, which take too many minutes for `make figures`, and then the tables.
+"""Run the longer sweeps, which take too many minutes for `make figures`, and then make the tables.
 
-Each goes on where it was stopped, see `experiments.common.resumed`.
+Each sweep continues where it was stopped; see `experiments.common.resumed`.
 """
 
 from __future__ import annotations

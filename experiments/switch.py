@@ -1,8 +1,8 @@
 """What the last steps in float32 recover of what plain bf16 has lost, and at which rate plain bf16 learns.
 
 A model is trained in plain bf16. Copies of it go on in float32, or with float32 master weights, for the last
-steps, on the same batches. Beside them stands a training with float32 master weights all along. Then both are
-trained at several rates: where is the rate at which master weights end like plain bf16 at a given one?
+steps, on the same batches. They are compared with a training with float32 master weights all along. Then both
+are trained at several rates: at which rate do master weights end like plain bf16 at a given one?
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _loss(problem: Any, optimizer: mcf.Optimizer) -> float:
 
 
 def study() -> None:
-    """Train, and write what came of it; some 15 minutes on a core."""
+    """Train, and write the results; some 15 minutes on a core."""
     jobs = [
         (strategy, rate, seed, LAST if (strategy, rate) == (BEGUN, RATE) else ())
         for seed in SEEDS
@@ -131,7 +131,7 @@ def _losses(strategy: str, rate: float) -> NDArray[np.float64]:
 
 
 def table() -> str:
-    """Return what the last steps recover, by how many they are."""
+    """Return what the last steps recover, by the number of these steps."""
     rows = []
     for last in LAST:
         mean, low, high = share(last)
@@ -174,7 +174,7 @@ def _equivalent(rate: float) -> str:
 
 
 def draw() -> None:
-    """Draw which share of the gap the last steps recover, against which share of the training they are."""
+    """Draw the share of the gap that the last steps recover, against their share of the training."""
     with subplots(1, 1, width=7.5, height=4) as (figure, axes):
         panel, colour = axes[0][0], COLOURS["blue"]
         x = 100 * np.array([0, *LAST]) / STEPS

@@ -124,12 +124,12 @@ def formats() -> str:
 
 
 def few_formats() -> str:
-    """Return the formats that most are about."""
+    """Return the table of the formats that are used most."""
     return markdown_table(format_table(map(mcf.get_format, FEW_FORMATS)))
 
 
 def families() -> str:
-    """Return what formats of each family hold."""
+    """Return which numbers the formats of each family hold."""
     rows = []
     for fmt in map(mcf.get_format, FAMILIES):
         precision = "" if isinstance(fmt, Grid) else str(fmt.precision)
@@ -208,7 +208,7 @@ def options() -> str:
 
 
 def memory() -> str:
-    """Return what each strategy takes of the models that the paper trains."""
+    """Return the memory that each strategy takes for the models that the paper trains."""
     models = [Model(name, shape.size) for name, shape in SHAPES.items()]
     return markdown_table(memory_table(models, "bfloat16"))
 
@@ -227,7 +227,7 @@ def benchmarks() -> str:
 
 
 def sweeps() -> str:
-    """Return how many pairs a second statements are tried on."""
+    """Return how many pairs per second statements are tried on."""
     rows = [pair for pair in read_result("benchmarks")["pairs"] if pair["peer"] == "the algorithm alone"]
     return markdown_table(
         [
@@ -290,7 +290,7 @@ def calls() -> str:
 
 
 def limits() -> str:
-    """Return the benchmark of loops into memory that is there."""
+    """Return the benchmark of loops that write into existing memory."""
     return _beside(read_result("calls")["limits"])
 
 
@@ -318,7 +318,7 @@ def two_sum_kernel() -> str:
 
 
 def kernel_of(name: str, *, hardware: bool, language: str = "python") -> Callable[[], str]:
-    """Return what makes the generated kernel of a program on codes."""
+    """Return a function that gives the generated kernel of a program on codes."""
     return lambda: f"```{language}\n{instructions.source(name, hardware=hardware)}```"
 
 

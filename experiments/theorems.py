@@ -16,7 +16,7 @@ from mcfsim.theorems.verification import FORMATS, plan, run
 
 #: How a format is called at the head of a column.
 SHORT = {"float8_e4m3fn": "e4m3fn", "float8_e5m2": "e5m2", "bfloat16": "bf16", "float16": "fp16"}
-#: What stands for each verdict.
+#: The sign for each verdict.
 SIGNS = {
     "verified": "verified",
     "core verified": "core",
@@ -45,7 +45,7 @@ def summary(certificate: Certificate) -> dict[str, Any]:
 
 
 def overview() -> str:
-    """Return one row a statement: its words, and the verdict in every format."""
+    """Return one row per statement: its words, and the verdict in every format."""
     found = _by_theorem()
     lines = []
     for title, theorems in CHAPTERS.items():
@@ -60,7 +60,7 @@ def overview() -> str:
 
 
 def details() -> str:
-    """Return a section a statement: source, and a row of measured numbers for each format."""
+    """Return a section per statement: its source, and a row of measured numbers for each format."""
     found, proved = _by_theorem(), read_result("every_p_bounds")["answers"]
     lines = []
     for theorem in THEOREMS.values():

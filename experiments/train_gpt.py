@@ -1,8 +1,8 @@
-"""Train a small GPT in PyTorch under every option of Collage, and put them beside fp32 master weights.
+"""Train a small GPT in PyTorch under every option of Collage, and compare with fp32 master weights.
 
 Every strategy starts from the same weights and sees the same batches, so differences of losses are paired.
-Runs that are in the result file are not made again. PyTorch multiplies matrices by other kernels on other
-machines: there the digits differ, and a table is one machine's.
+Runs that are in the result file are not made again. On other machines PyTorch multiplies matrices by other
+kernels, and the digits differ: each table is from one machine.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ STRATEGIES = ("plain", "fp32-optim", "kahan", "collage-light", "collage-plus", "
 REFERENCE = "fp32-master"
 #: Steps by beta2.
 STEPS = {0.999: 1200, 0.95: 800}
-#: Results that tables are made of: on a CPU by all strategies, and of a larger model on a GPU.
+#: Result files that tables are made from: of all strategies on a CPU, and of a larger model on a GPU.
 NAME, LARGE = "train_gpt", "train_gpt_100M"
-#: What stands in the place of a table without a result.
+#: The text in place of a table that has no result yet.
 NOT_RUN = "**Not run yet**: `python -m experiments.train_gpt` takes a quarter of an hour on two cores."
 NOT_MEASURED = (
     "**Not measured**: no GPU has trained this model yet. On a machine with one:\n\n"
@@ -69,7 +69,7 @@ def settings_of(given: argparse.Namespace) -> list[Settings]:
 
 
 def tools() -> dict[str, str]:
-    """Return the versions of what computes."""
+    """Return the versions of the software that computes."""
     return {**versions(), "torch": version("torch")}
 
 
@@ -90,7 +90,7 @@ def common_settings(first: Settings) -> dict[str, Any]:
 
 
 def machine(device: str) -> str:
-    """Return the name of what computes."""
+    """Return the name of the device that computes."""
     if not device.startswith("cuda"):
         return processor()
     import torch
@@ -99,7 +99,7 @@ def machine(device: str) -> str:
 
 
 def named(settings: Settings) -> dict[str, Any]:
-    """Return what tells a run from the others of a result file."""
+    """Return the settings that distinguish a run from the others of a result file."""
     return {label: getattr(settings, label) for label in ("strategy", "beta2", "steps", "seed")}
 
 
@@ -216,7 +216,7 @@ def table(name: str = NAME) -> str:
 
 
 def described(result: Mapping[str, Any]) -> str:
-    """Return what a table is of, and where it was made."""
+    """Return a sentence that says what a table shows, and where it was made."""
     about, tools, runs = result["settings"], result["versions"], list(result["runs"].values())
     shape = about["shape"]
     lengths = dict.fromkeys(f"{run['steps']} steps at beta2 = {run['beta2']}" for run in runs)

@@ -10,13 +10,13 @@ import numpy as np
 from experiments.cells import NOTHING
 from experiments.common import resumed
 
-#: A factor of two apart; where the best is the first or the last, there is one more.
+#: Rates, a factor of two apart; if the best is the first or the last, one beyond it is tried, too.
 RATES = tuple(5e-4 * 2**k for k in range(6))
 #: Seeds of the choice: all rates are tried on the first, the better half of them on the second, too.
 SEEDS = (1000, 1001)
-#: The losses of trainings, given the option, the rate and the seed of each; None of one that diverged.
+#: Returns the losses of trainings, given the option, rate and seed of each; None for one that diverged.
 Losses = Callable[[list[tuple[Hashable, float, int]]], Sequence[float | None]]
-#: Of each option, the losses at each rate, one a seed.
+#: For each option, the losses at each rate, one per seed.
 Tuned = dict[Hashable, dict[float, list[float]]]
 
 
@@ -62,7 +62,7 @@ def _of(losses: dict[tuple[Hashable, float], float], option: Hashable) -> dict[f
 
 
 def _beyond(by_rate: dict[float, float]) -> list[float]:
-    """Return a rate beyond the end at which an option is best."""
+    """Return a rate beyond the end, if an option is best there."""
     best = min(by_rate, key=lambda rate: by_rate[rate])
     if best == min(by_rate):
         return [best / 2]

@@ -1,7 +1,7 @@
 """Where a larger operand of a matrix unit gives a smaller result: the simplest cases of the units by name.
 
-C grows to a power of two from the number below. That raises the largest exponent, so that every product is
-cut at a place twice as high. If the products lose more than C brought, the result falls.
+C grows from the number below a power of two to that power. This raises the largest exponent, so that every
+product is cut at a place twice as high. If the products lose more than C has gained, the result falls.
 
 Only products that are odd multiples of the last bit kept before lose something, one bit each. So the result
 depends on their number and their sum alone, and the search takes all numbers, and one product that makes the
@@ -21,7 +21,7 @@ from mcfsim.products import UNITS, Unit, dot, get_unit, is_monotone
 
 
 def proved_units() -> list[Unit]:
-    """Return the units of which `is_monotone` says something."""
+    """Return the units that `is_monotone` can decide."""
     return [unit for unit in UNITS.values() if unit.sums == "aligned" and not unit.scales]
 
 

@@ -1,8 +1,8 @@
 """Statements about a group of a matrix unit, true and false, on every operand of units of small formats.
 
-Statements of `mcfsim.theorems` are about algorithms of one arithmetic, all of whose results are rounded to
-one format. A unit rounds once, to another format than its operands have. So its statements are judged here:
-the unit runs by `mcfsim.products.matmul`, and all else is integers.
+Statements of `mcfsim.theorems` are about algorithms of one arithmetic, which rounds all results to one
+format. A unit rounds once, to a format other than that of its operands. So its statements are judged here:
+the unit runs in `mcfsim.products.matmul`, and all else is computed in integers.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class Groups:
 
 
 def _power(exponents: Array) -> Array:
-    """Return powers of two in units; of very small ones, of zeros, one unit."""
+    """Return powers of two in units; one unit for very small powers, which belong to zeros."""
     return np.int64(1) << np.maximum(exponents + UNIT, 0)
 
 

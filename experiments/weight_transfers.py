@@ -1,4 +1,4 @@
-"""The bytes that send weights which steps at a small rate have changed, by encoding, and their forecast."""
+"""The bytes it takes to send the weights that steps at a small rate change, by encoding; and a forecast."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RATE, SEEDS, STRATEGIES = 3e-6, range(3), ("plain", "fp32-master")
 BEFORE, STEPS, BETWEEN = 60, 8, (1, 4, 16)
 #: How the language model is trained until then: so many steps at this rate.
 TRAINED, TRAINED_RATE = 200, 2e-3
-#: What others report: who, of which model, what does not change, and the transfer.
+#: Published reports: source, model, the share that does not change, and the transfer.
 PUBLISHED = (
     ("TRL, pull request 5417: indices and values", "Qwen3, 0.6 B", "more than 99 %", "20 to 35 MB of 1.2 GB"),
     ("PULSE, arXiv 2602.03839: gaps and values, zstd", "7 B", "about 99 %", "108 MB of 14 GB"),
@@ -105,7 +105,7 @@ def bytes_of(given: dict[str, torch.nn.Parameter], recorder: Any) -> dict[str, f
 
 
 def forecast(weights: Arrays, strategy: str) -> float:
-    """Return the share of codes that a step that counts changes, as an audit of all weights forecasts it."""
+    """Return the share of codes that each step that counts changes, forecast by an audit of all weights."""
     stored = [mcf.round_to(x.ravel(), "bfloat16") for x in weights.values()]
     sizes = np.array([x.size for x in stored])
     table = np.array([np.resize(x, sizes.max()) for x in stored], float)

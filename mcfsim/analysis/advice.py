@@ -23,9 +23,9 @@ from mcfsim.formats import Format, get_format
 from mcfsim.kernels.carriers import within
 from mcfsim.random import RandomWords
 
-#: Inputs on which a set is tried first and last, and sets that are tried to see whether one is smallest.
+#: How many inputs a set is tried on first, how many fresh ones last, and the most smaller sets to try.
 _FEW, _MANY, _MOST_SETS = 128, 4096, 4000
-#: How often inputs on which a set failed are added to those that it must serve.
+#: The most rounds of the search; after each, the inputs on which the set failed join those it must serve.
 _ROUNDS = 4
 
 
@@ -38,13 +38,13 @@ class Advice:
     target : float
         The relative error not to be exceeded.
     before, after : float
-        The largest relative error with no and with these expressions in the wider format, over all inputs of
+        The largest relative error without and with these expressions in the wider format, over all inputs of
         the report. Each result is first rounded back into its own format, as the function rounds.
     fresh : float
-        The same on other inputs of the same samplers, which were not used for the choice; NaN if there is no
-        sampler.
+        As `after`, on other inputs from the same samplers, which were not used for the choice; NaN if there
+        is no sampler.
     expressions : tuple of Expression
-        All of them if not even all meet the target.
+        The expressions to widen; every expression, if even widening all of them misses the target.
     wide : Format
     reached : bool
         Whether the target is met, on fresh inputs too.
@@ -82,7 +82,7 @@ def target_of(target: float | str, fmt: Format) -> float:
     Raises
     ------
     ValueError
-        If it is no number, or is below u, which the rounding of the result alone may cost.
+        If it is not a number, or is below u, the error that rounding the result alone may cause.
     """
     u = 2.0**-fmt.precision
     if isinstance(target, str):
@@ -98,17 +98,17 @@ def target_of(target: float | str, fmt: Format) -> float:
 
 
 def wider_format(wide: Format | str, fmt: Format) -> Format:
-    """Return the format of advice; ``"two components"`` has twice the precision.
+    """Return the wider format by name; ``"two components"`` stands for one of twice the precision.
 
     Raises
     ------
     ValueError
-        If its precision is not larger, or its range does not hold that of the narrow one.
+        If its precision is not larger, or its range does not contain that of the narrow format.
     """
     found = doubled(fmt) if wide == "two components" else get_format(wide)
     if found.precision <= fmt.precision or not within(fmt, found):
         raise ValueError(
-            f"{found} is not wider than {fmt}: it needs more digits, and as large and as small numbers"
+            f"{found} is not wider than {fmt}: it needs more digits, and must reach as far at both ends"
         )
     return found
 
@@ -118,7 +118,7 @@ def doubled(fmt: Format) -> Format:
     return Format(f"two of {fmt}", precision=2 * fmt.precision, emin=fmt.emin - fmt.precision, emax=fmt.emax)
 
 
-#: Numbers of a block of inputs, and the place of the first input, by which random words go.
+#: The numbers of a block of inputs, and the index of its first input, which selects the random words.
 _Sample = tuple[list[Any], int]
 
 
@@ -163,7 +163,7 @@ class _Trial:
         )
 
     def shares(self, rows: Sequence[Any]) -> list[Any]:
-        """Return all other expressions, that of the largest share first."""
+        """Return all other expressions, the one with the largest share first."""
         blame = Blame(self.rounded.program)
         blame.add(blame.summed(self.rounded.at(self.few, self.formats(rows))))
         ordered = [row for row in blame.rows(1.0) if row.expression != INPUTS and row.operations]
@@ -176,9 +176,9 @@ def advise(
     """Find the smallest set of expressions that brings the largest error below a target, and run it.
 
     Expressions are widened greedily by their shares; those that prove unnecessary are removed; then all
-    smaller sets are tried, if they are not too many. Each set is run, with its result rounded back. The set
-    must also serve all inputs of the report, and fresh ones; inputs that it does not serve are added, and the
-    search goes on.
+    smaller sets are tried, if there are not too many. Each set is run, with its result rounded back. The set
+    must also meet the target on all inputs of the report, and on fresh ones; inputs on which it fails are
+    added, and the search goes on.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ def advise(
     wide : Format or str, optional
         The wider format; ``"two components"`` stands for twice the precision.
     seed : int, optional
-        Seed of the fresh inputs; by default another than the report's.
+        Seed of the fresh inputs; by default one other than the report's.
 
     Raises
     ------
@@ -224,7 +224,7 @@ def advise(
 
 
 def _greedy(trial: _Trial, limit: float) -> list[Any] | None:
-    """Return a set that serves, none of whose members can be left out; None if none serves."""
+    """Return a set that meets the target and loses it without any one member; None if no set meets it."""
     chosen: list[Any] = []
     while not trial.serves(chosen, limit):
         left = trial.shares(chosen)
@@ -239,7 +239,7 @@ def _greedy(trial: _Trial, limit: float) -> list[Any] | None:
 
 
 def _smaller(trial: _Trial, limit: float, chosen: list[Any], every: list[Any]) -> tuple[list[Any], bool]:
-    """Return the first smaller set that serves, if there is one, and whether all smaller ones were tried."""
+    """Return the first smaller set that meets the target, else the given one; and whether all were tried."""
     tried = 0
     for size in range(len(chosen)):
         for rows in combinations(every, size):

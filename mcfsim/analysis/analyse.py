@@ -1,4 +1,4 @@
-"""The function `analyse`: what rounding does to a function, and which expression does it."""
+"""The function `analyse`: what rounding does to a function, and which expression is to blame."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mcfsim.kernels.real_numbers import Scalars
 from mcfsim.rounding import Rounding, get_rounding
 
 Array = NDArray[np.float64]
-#: The ends of the exponents where precision alone is to differ.
+#: Exponents run from minus this to this in formats that are to differ in precision alone.
 _WIDEST = 400
 
 
@@ -49,19 +49,19 @@ def analyse(
     compiled: bool | None = None,
     progress: bool | None = None,
 ) -> Any:
-    """Find what rounding does to a function, and which of its expressions does it.
+    """Find what rounding does to a function, and which of its expressions is to blame.
 
     Parameters
     ----------
     function : callable
         ``function(ar, *operands, **options)``, branch-free: it passes operands to the arithmetic alone.
     inputs : mapping of str to Sampler, str, array or tuple
-        For each operand a sampler of `mcfsim.analysis.samplers`, or its text, as ``"normal()*16"`` for a
+        For each operand a sampler of `mcfsim.analysis.samplers`, or its text, such as ``"normal()*16"`` for a
         tuple of 16 numbers; or an array with a number for each input, or a tuple of arrays.
     formats : Format or str, or a sequence of them, optional
         The format of all operations, unless the function asks for another by ``ar.like``.
     precisions : iterable of int, optional
-        Instead of formats: precisions, in formats whose exponents run from -400 to 400.
+        Precisions to analyse instead of `formats`, in formats whose exponents run from -400 to 400.
     count : int, optional
         Number of inputs, for samplers.
     seed : int, optional
@@ -73,7 +73,7 @@ def analyse(
     output : int or "sum", optional
         The result that is analysed, by its place; or the sum of all results, for expansions.
     data : {"format", "real"}, optional
-        Whether the rounded inputs are the data, or the numbers before they are rounded.
+        Whether the data are the rounded inputs, or the numbers before they are rounded.
     options : mapping, optional
         Options of the function.
     truth : int, optional
@@ -81,8 +81,8 @@ def analyse(
     threads : int, optional
         Threads that share blocks of inputs; no result depends on it.
     compiled : bool, optional
-        Whether a loop compiled by Numba goes through errors, shares and bounds, with the same results but for
-        the last bits of sums over inputs, and of functions in secants; by default where that saves time.
+        Whether a loop compiled by Numba computes errors, shares and bounds; by default where that saves time.
+        The results are the same, except for the last bits of sums over inputs and of functions in secants.
     progress : bool, optional
         Whether to show a progress bar; by default if stderr is a terminal and there are many blocks.
 

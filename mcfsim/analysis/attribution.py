@@ -1,4 +1,4 @@
-"""Attribution of a function's error to its operations, exactly, on blocks of inputs."""
+"""Exact attribution of a function's error to its operations, on blocks of inputs."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Attribution:
     run : RoundedRun
         The rounded results and the rounding error of each operation.
     input_errors : mapping of Register to array, optional
-        Rounded minus given inputs, where the rounding of inputs is part of the question.
+        Rounded minus given inputs, where the rounding of inputs is part of the error.
 
     Notes
     -----
     Forward, secant slopes pass the errors on: D(result) = own error + sum of slope * D(operand), which is
     computed minus exact result (CENA, Langlois 2001, with secants instead of derivatives). Backward, the same
     slopes give each operation's factor S. The sum of S times own error *is* the error, by reordering a finite
-    sum; across ``choose`` and ``maximum`` too.
+    sum. This holds across ``choose`` and ``maximum``, too.
     """
 
     outputs: Sequence[Register]
@@ -84,7 +84,7 @@ class Attribution:
 
     @property
     def turned(self) -> Any:
-        """How many choices of each input took the other value than with exact operands."""
+        """For each input, how many choices took a different value than with exact operands."""
         return self._forward[3]
 
     @cached_property
@@ -100,7 +100,7 @@ class Attribution:
 
     @cached_property
     def exact(self) -> Array:
-        """The exact output, to the last bits of binary64 where the error is small beside it."""
+        """The exact output, accurate to the last bits of binary64 where the error is relatively small."""
         with np.errstate(invalid="ignore"):
             return self.computed - self.error
 
@@ -108,7 +108,7 @@ class Attribution:
     def _factors(self, of: Mapping[Register, Sequence[Any]]) -> dict[Register, Any]:
         """Return the factor of each result by the slopes of each operation."""
         factors = self._passed_back(of)
-        # Zero times infinity is rare, and shows in what reaches the inputs or steps without operands.
+        # Zero times infinity is rare, and leaves some factor that is not finite.
         with np.errstate(all="ignore"):
             known = all(map(all_finite, factors.values()))
         return factors if known else self._passed_back(of, careful=True)
@@ -116,7 +116,7 @@ class Attribution:
     def _passed_back(
         self, of: Mapping[Register, Sequence[Any]], *, careful: bool = False
     ) -> dict[Register, Any]:
-        """Return these factors; if careful, results without effect have none, whatever the slope."""
+        """Return these factors; if `careful`, a product with zero is zero, whatever the other number is."""
         factors: dict[Register, Any] = {x: np.float64(self.outputs.count(x)) for x in self.outputs}
         with np.errstate(all="ignore"):
             for step in reversed(self.run.program.steps):
@@ -131,7 +131,7 @@ class Attribution:
 
     @cached_property
     def factors(self) -> Mapping[Register, Any]:
-        """By how much the output changes for each unit of a result's own error, exactly, by secants."""
+        """How much the output changes for each unit of a result's own error, exactly, by secants."""
         return self._factors(self._forward[2])
 
     def shares(self) -> Iterator[tuple[Register, Array]]:
@@ -150,7 +150,7 @@ class Attribution:
 
     @cached_property
     def sensitivities(self) -> Mapping[Register, Any]:
-        """The derivative of the output by each result, at the exact values."""
+        """The derivative of the output with respect to each result, at the exact values."""
         derivatives: dict[Register, Sequence[Any]] = {}
         with np.errstate(all="ignore"):
             values = self.exact_values
@@ -162,7 +162,7 @@ class Attribution:
 
     @cached_property
     def condition(self) -> Array:
-        """The relative condition number by the inputs: the sum of ``|x df/dx| / |f|``."""
+        """The relative condition number with respect to the inputs: the sum of ``|x df/dx| / |f|``."""
         with np.errstate(all="ignore"):
             reached = [x for x in self.run.program.inputs if x in self.sensitivities]
             terms = (np.abs(self.sensitivities[x] * self.exact_values[x]) for x in reached)
@@ -181,7 +181,7 @@ def all_finite(x: Any) -> bool:
 
 
 def contributed(slope: Any, x: Any) -> Any:
-    """Return what an error, or a factor, contributes by a slope; if one is zero, nothing."""
+    """Return a slope times an error or a factor; zero if either of them is zero."""
     passed = _times(slope, x)
     if not (isinstance(slope, float) and slope) and not all_finite(passed):
         passed = np.where(np.equal(x, 0) | np.equal(slope, 0), 0.0, passed)
@@ -263,11 +263,11 @@ class RoundedFunction:
 
     @property
     def of_inputs(self) -> Rounding:
-        """How inputs are rounded: as results are, or to nearest if these are rounded at random."""
+        """How inputs are rounded: as results are, or to nearest if results are rounded stochastically."""
         return Rounding() if self.rounding.stochastic else self.rounding
 
     def rounded_inputs(self, numbers: Sequence[Array]) -> tuple[list[Any], dict[Register, Array]]:
-        """Return inputs as values of the format, and their errors if these are part of the question."""
+        """Return inputs as values of the format, and their errors if the unrounded inputs are the data."""
         carrier = carrier_of(self.format)
         made = [np.asarray(round_to(x, self.format, self.of_inputs), carrier) for x in numbers]
         if self.data == "format":

@@ -1,8 +1,8 @@
-"""The loop that `mcfsim.analysis.compiled_attribution` compiles: what is done to a few inputs at a time.
+"""The loop that `mcfsim.analysis.compiled_attribution` compiles; it takes a few inputs at a time.
 
-An array M holds numbers: a row for each input, result and constant of a program; in a row, a line for each of
-the names below; and in a line, a number for each of the inputs that are taken at a time. An array K holds the
-slope and the derivative by each operand of each step.
+``M[x, field, j]`` is a number of the j-th of these inputs: x stands for an input, result or constant of the
+program, and the fields are named below. ``K[s, 2 n, j]`` and ``K[s, 2 n + 1, j]`` are the slope and the
+derivative of step s with respect to its operand n.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from mcfsim.analysis.secants import select
 
 #: The inputs that are taken at a time: their numbers stay in the cache.
 LANES = 64
-#: Computed number, own error, error so far, running bound (and then the factor by which the output changes),
+#: Computed number, own error, error so far, running bound (later the factor by which the output changes),
 #: sensitivity.
 VALUE, OWN, ERROR, BOUND, SENSITIVITY = range(5)
 FACTOR = BOUND
 FIELDS = 5
-#: What binary64 itself may add to a running bound, relative to it.
+#: Running bounds are multiplied by this, to cover the errors of computing them in binary64.
 MARGIN = 1.0 + 2.0**-40
 
 
 def row_float32(address: Any, size: Any) -> Any:
-    """Return the numbers at an address; compiled loops have their own function."""
+    """Return the numbers at an address; compiled loops have a function of their own for this."""
     raise NotImplementedError
 
 
@@ -33,12 +33,12 @@ row_float64 = row_float32
 
 
 def entered() -> None:
-    """Round an input, if the loop does that: `attribution_source` puts code in place of the call."""
+    """Stand for the code that rounds an input, if the loop does so: `attribution_source` inserts it."""
     raise NotImplementedError
 
 
 def performed() -> None:
-    """Perform a step, if the loop does that, and the rules of its operation, in the same way."""
+    """Stand for the code that performs a step, if the loop does so, and applies its operation's rules."""
     raise NotImplementedError
 
 
@@ -47,7 +47,7 @@ def prefer_whole_vectors() -> None:
 
 
 def times(slope: Any, x: Any) -> Any:
-    """Return what a slope passes on; if one is zero, nothing."""
+    """Return a slope times a number; zero if either of them is zero."""
     return select((slope == 0) | (x == 0), 0.0, slope * x)
 
 
@@ -109,7 +109,7 @@ def attribution(
             for j in range(LANES):
                 M[x, ERROR, j] = M[x, OWN, j]
                 M[x, BOUND, j] = abs(M[x, OWN, j])
-        # Forward: errors, slopes, running bounds, and what appears first where.
+        # Forward: errors, slopes, running bounds, and where infinities and NaNs first appear.
         for s in range(steps):
             r, row = inputs + s, rows[inputs + s]
             performed()
@@ -160,7 +160,7 @@ def attribution(
             if reached[r] and rounded[s]:
                 unit, least, spread = units[s, 0], units[s, 1], spreads[s]
                 low, high = ends[s, 0], ends[s, 1]
-                if errors[r]:  # without what a choice that turned adds
+                if errors[r]:  # without the error that a turned choice adds
                     long = row_float64(errors[r], size)[start:stop]
                     for j in range(m):
                         Q[row, j] += times(M[r, SENSITIVITY, j], long[j])

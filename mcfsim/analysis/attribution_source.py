@@ -1,7 +1,8 @@
 """Source of the compiled loop of an analysis: the rules of its operations, and the rounded run itself.
 
-All steps of one kind take one branch of the loop. It performs the step, if a line of machine operations can
-(`mcfsim.compile.lowering`), and then the rules of `secants`, `bounds` and `rounded_run`, copied.
+All steps of one kind take one branch of the loop. A branch performs the step, if it can be lowered to a line
+of machine operations (`mcfsim.compile.lowering`), and then applies copies of the rules of `secants`, `bounds`
+and `rounded_run`.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class Branch(NamedTuple):
     ----------
     operation : str
     run : str
-        A function that rounds the results, and finds the own errors that no rule finds; empty if the loop is
-        given both.
+        Source of a function that computes the rounded results, and the own errors that no rule gives; empty
+        if the loop is given both.
     """
 
     operation: str
@@ -51,9 +52,9 @@ class Branch(NamedTuple):
 # -- a step of the run ------------------------------------------------------------------------------------
 #: The most numbers that stand for the real scalars of a step.
 MOST_NUMBERS = 4
-#: Real scalars whose products with values are exact as a sum of two numbers of binary64.
+#: Real scalars up to this, and down to its inverse, have products with values that two binary64 numbers hold.
 _COMFORT = 2.0**400
-#: The text of a step without operands that are values: its result and its error are known.
+#: The statement for a step whose operands are all real scalars: its result and its error are known.
 _KNOWN = "M[r, VALUE, j], M[r, OWN, j] = numbers[0], numbers[1]"
 #: Operation, formats of the operands (None for real scalars), format of the result, and rounding of a step.
 _About = tuple[str, tuple[Format | None, ...], Format, Rounding]
@@ -62,8 +63,8 @@ _About = tuple[str, tuple[Format | None, ...], Format, Rounding]
 def performed(step: ProgramStep, scalars: Scalars) -> tuple[Branch, tuple[float, ...]] | None:
     """Return the branch of a step that the loop performs, and the numbers that stand for its real scalars.
 
-    A step without values as operands has its result and its error as numbers; these are not returned. None
-    if the loop cannot perform the step, or find its error.
+    For a step without values as operands the numbers are its result and its error; these are not returned.
+    None if the loop cannot perform the step, or find its error.
     """
     if step.rounding.stochastic:
         return None
@@ -113,7 +114,7 @@ def _factors(step: ProgramStep) -> list[float]:
 
 
 def entered(fmt: Format, rounding: Rounding) -> str | None:
-    """Return a function that rounds inputs, whose numbers are in their places, and notes their errors."""
+    """Return the source of a function that rounds inputs in place and notes their errors; None if none."""
     branch = _of_values(("round", (get_format("float64"),), fmt, rounding))
     return None if branch is None else branch[0].run
 
@@ -172,7 +173,7 @@ def _left_of_scaled(y: Value, operation: str, x: Value, scalar: Value) -> Value:
 
 
 def _loop_of(once: Sequence[str], *body: str) -> str:
-    """Return statements as a function: some once, and some for each of the inputs that it takes at a time."""
+    """Return the source of a function that runs some statements once, and the others for each input."""
     head = f"{NJIT}def NAME(M, a, b, c, r, numbers):\n    prefer_whole_vectors()\n"
     return f"{head}{indented(once)}    for j in range(LANES):\n{indented(body, 2)}"
 
@@ -211,7 +212,7 @@ _OTHERS = ("erf", "erfc", "exact_sum")
 
 @lru_cache(maxsize=256)  # each loop has some thirty of them
 def _copied(function: Callable[..., Any], name: str = "") -> str:
-    """Return a function as a compiled one."""
+    """Return the source of a function, with the decorator that compiles it."""
     part = ast.parse(getsource(function)).body[0]
     assert isinstance(part, ast.FunctionDef)
     part.name, part.decorator_list, part.returns = name or part.name, [], None
@@ -240,7 +241,7 @@ def _copied_rules(table: Mapping[str, Callable[..., Any]], names: Iterable[str],
 
 
 def _rules(name: str) -> list[str]:
-    """Return the statements that perform an operation on the inputs that are taken at a time."""
+    """Return the statements that apply an operation's rules to the inputs that are taken at a time."""
     slope, passed = secants.SLOPES[name], PASSED[name].__name__
     count = (slope.__code__.co_argcount - 1) // 2
     h, d, bound = (", ".join(f"M[{o}, {x}, j]" for o in "abc"[:count]) for x in ("VALUE", "ERROR", "BOUND"))

@@ -16,9 +16,9 @@ from mcfsim.analysis.secants import flipped
 from mcfsim.compile.program import Program, ProgramStep, Register
 
 Array = NDArray[np.float64]
-#: The label of the rounding of inputs, where that is part of the question.
+#: The label of the rounding of inputs, where that is part of the error.
 INPUTS = "the rounding of inputs"
-#: A smaller variance of errors, over the mean of their squares, may be the rounding of sums in binary64.
+#: If the variance of errors is a smaller share of their mean square, it may be rounding in the sums alone.
 _NOISE = 2.0**-34
 
 
@@ -35,16 +35,16 @@ class BlameRow:
     rms : float
         Root mean square of its share of the error, relative to the exact result, in units of u.
     explains : float
-        Covariance of its share with the error over the variance of the error, both relative; over all
-        expressions they add up to 1. An expression whose share others cancel explains little. NaN where all
-        inputs have one relative error.
+        Covariance of its share with the error, divided by the variance of the error, both relative; these add
+        up to 1 over all expressions. An expression whose share others cancel explains little. NaN where all
+        inputs have the same relative error.
     first_order : float
-        The rms as derivatives give it.
+        The rms that derivatives give in place of secants.
     median : float
         Median of the magnitude of its share, relative and in units of u, over the first inputs.
     nonfinite, stagnant, turned : int
-        Inputs for which an infinity or NaN first appears here; sums of it that return one term although the
-        other is not zero; and choices that take the other value than with exact operands.
+        Over all inputs, the numbers of infinities or NaNs that first appear here; of sums that return one
+        term although the other is not zero; and of choices that differ from those with exact operands.
     """
 
     expression: Expression | str
@@ -112,7 +112,7 @@ class Blame:
         self._inputs = False
 
     def add(self, sums: ShareSums, *, inputs: bool = False) -> None:
-        """Add a block's sums; `inputs` says whether the rounding of inputs is part of the question."""
+        """Add a block's sums; `inputs` says whether the rounding of inputs is part of the error."""
         mine = self._sums
         self._sums = ShareSums(
             mine.total + sums.total,

@@ -34,15 +34,16 @@ BOUNDS: Mapping[str, tuple[str, str]] = {
     "running": ("bound", "running error analysis (Wilkinson), with products of errors"),
     "interval": ("bound", "interval arithmetic in the format, rounded outward"),
 }
-#: Operations that do no more to a scalar than to round it, if they return it.
+#: Operations that only round a scalar, at most, if they return it.
 _ROUND_SCALARS_ONCE = ("maximum", "minimum", "neg", "abs", "round")
 
 
 def largest_unit(step: ProgramStep, scalars: Scalars) -> tuple[float, float]:
     """Return the largest own error of a step in a format: relative, and absolute for a subnormal result.
 
-    Half an ulp to nearest, else one; for a constant's component it is known. Overflow is not covered. For
-    flushing, and for scalars that are rounded before the operation, the error is infinite.
+    This is half an ulp in rounding to nearest, one ulp in other modes, and known for a constant's component.
+    Overflow is not covered. The error counts as infinite for posits, for formats without zero, where small
+    numbers are flushed, and where scalars are rounded before the operation.
     """
     constant, rounding, fmt = step.operands[0], step.rounding, step.result.format
     if isinstance(constant, Component):
@@ -68,7 +69,7 @@ def _own(step: ProgramStep, run: RoundedRun, x: Any) -> Any:
 
 
 def first_order(found: Attribution) -> tuple[Array, Array]:
-    """Return the bound of first order, and the one of three standard deviations, after Higham and Mary.
+    """Return the first-order bound, and the bound of three standard deviations after Higham and Mary.
 
     References
     ----------
@@ -82,7 +83,7 @@ def first_order(found: Attribution) -> tuple[Array, Array]:
             if step.result in found.sensitivities and not is_exact(step):
                 own = _own(step, found.run, found.exact_values[step.result])
                 term = contributed(np.abs(found.sensitivities[step.result]), own)
-                # Rounded at random, a result has half its ulp for standard deviation at most.
+                # The standard deviation of stochastic rounding is at most half an ulp of the result.
                 spread = term / 2 if step.rounding.stochastic else term
                 total, squares = total + term, squares + np.square(spread)
         for x, error in found.input_errors.items():
@@ -96,8 +97,8 @@ def first_order(found: Attribution) -> tuple[Array, Array]:
 def running(found: Attribution) -> Array:
     """Return a running error bound, which is computed from computed values alone.
 
-    Each operation passes on the errors of its operands by the largest slope between them, not by derivatives:
-    products of errors are counted.
+    Each operation passes on the errors of its operands by the largest slope within their bounds, not by
+    derivatives, so that products of errors are counted.
 
     References
     ----------
@@ -120,12 +121,12 @@ def running(found: Attribution) -> Array:
 
 
 def _known(bound: Any, found: Attribution) -> Array:
-    """Return a bound for each input; one that is NaN bounds nothing."""
+    """Return a bound for each input, infinite where it is NaN."""
     return np.broadcast_to(np.where(np.isnan(bound), np.inf, bound), found.computed.shape)
 
 
 def ends(fmt: Format) -> tuple[float, float]:
-    """Return two numbers between which no result overflowed: the ends of the range, if it has two."""
+    """Return two numbers between which no result overflowed: the ends of the range; zeros if unsigned."""
     return (float(fmt.lowest), float(fmt.max)) if fmt.signed else (0.0, 0.0)
 
 
@@ -165,7 +166,7 @@ def _enclosed(step: ProgramStep, known: Mapping[Register, Any], size: int) -> tu
 
     if name in ("sin", "cos"):
         return whole
-    if name in ("abs", "choose"):  # which compute nothing that would round a constant outward
+    if name in ("abs", "choose"):  # they compute nothing, so constants are rounded outward here
         given = [
             known[x] if isinstance(x, Register) else (below.round(x), above.round(x)) for x in step.operands
         ]
@@ -180,7 +181,7 @@ def _enclosed(step: ProgramStep, known: Mapping[Register, Any], size: int) -> tu
         low = np.where(yes, a, np.where(no, c, np.minimum(a, c))).astype(below.carrier)
         high = np.where(yes, b, np.where(no, d, np.maximum(b, d))).astype(below.carrier)
     elif name in FUNCTIONS and step.registers and not fmt.has_infinity:
-        # An infinite end is no operand, but the function has a limit there.
+        # The format has no infinite operand, but the function has a limit there.
         inner = tuple(np.where(np.isinf(x), below.carrier.type(1), x) for x in given[0])
         limits = [below.carrier.type(x) for x in _LIMITS.get(name, (-np.inf, np.inf))]
         low = np.where(np.isinf(given[0][0]), limits[0], at(below, inner[0]))
@@ -215,7 +216,7 @@ _LIMITS: Mapping[str, tuple[float, float]] = {
 
 
 def _beyond_ends(fmt: Format, low: Any, high: Any) -> tuple[Any, Any]:
-    """Return the ends of intervals, widened where a format has no number that lies outside of the result."""
+    """Return the ends of intervals, widened where no number of the format lies beyond the exact result."""
     if not fmt.has_infinity:  # results beyond either end may be that end, in every mode
         low = np.where(low <= float(fmt.lowest), np.asarray(-np.inf, low.dtype), low)
         high = np.where(high >= float(fmt.max), np.asarray(np.inf, high.dtype), high)
@@ -227,9 +228,8 @@ def _beyond_ends(fmt: Format, low: Any, high: Any) -> tuple[Any, Any]:
 
 
 # -- rules of running error analysis, which compiled loops copy -------------------------------------------
-# Each is a function of ``y = f(h)``, the computed operands h and bounds on their errors. It says how large an
-# error of these an operation can pass on at most. Their source is used twice, as in
-# `mcfsim.analysis.secants`.
+# Each is a function of ``y = f(h)``, the computed operands h and bounds on their errors. It returns the
+# largest error that the operation can pass on. Their source is used twice, as in `mcfsim.analysis.secants`.
 def _passed(y: Any, a: Any, e: Any) -> Any:
     return e
 

@@ -39,11 +39,11 @@ class LoopPlan(NamedTuple):
     ----------
     branches : tuple of Branch
     entering : str
-        How inputs are rounded, if it performs the program.
+        Source of the function that rounds inputs; empty unless the loop performs the program.
     of_steps : list of Branch
         The branch of each step.
     numbers : list of tuple of float
-        Those that stand for the real scalars of each step.
+        For each step, the numbers that stand for its real scalars.
     """
 
     branches: tuple[Branch, ...]
@@ -53,7 +53,7 @@ class LoopPlan(NamedTuple):
 
     @classmethod
     def of(cls, rounded: RoundedFunction, *, performs: bool = True) -> LoopPlan:
-        """Return the plan; unless `performs` and the loop can perform every step, it performs none."""
+        """Return the plan: the loop performs all steps, if `performs` and it can perform each; else none."""
         steps = rounded.program.steps
         found = [attribution_source.performed(x, rounded.scalars) for x in steps] if performs else []
         made = [x for x in found if x is not None]
@@ -164,7 +164,7 @@ class AttributionLoop:
 
 
 class _Facts(NamedTuple):
-    """What the loop takes of a step, with whether it rounds and whether a rule finds its own error."""
+    """What the loop needs to know of a step; `judged` says whether a rule gives its own error."""
 
     unit: tuple[float, float]
     ends: tuple[float, float]
@@ -178,7 +178,7 @@ _KINDS = (np.float64, np.float64, np.float64, np.bool_, np.bool_)
 
 
 def _facts(steps: Iterable[ProgramStep], scalars: Scalars) -> list[_Facts]:
-    """Return the facts of steps; those of values alone share them."""
+    """Return the facts of steps; equal steps whose operands are all values share them."""
     known, found = dict[Any, _Facts](), []
     for step in steps:
         values = len(step.registers) == len(step.operands)

@@ -40,9 +40,9 @@ class Point:
     median, largest : float
         The median and the largest relative error of its inputs.
     first_order, sigma : float
-        Medians of the bound of first order and of three standard deviations, relative.
+        Medians of the first-order bound and of the bound of three standard deviations, relative.
     inputs : int
-        Those with a finite error and an exact result other than zero.
+        How many inputs have a finite error and a nonzero exact result.
     """
 
     at: Any
@@ -151,14 +151,14 @@ def curve(
     components : str, optional
         The option that is the number of components.
     **others
-        Further arguments of `analyse`, but for those that the curve sets.
+        Further arguments of `analyse`, except those that the curve sets.
 
     Raises
     ------
     TypeError, ValueError
-        If no curve goes along this name; if values are missing, repeated or of the wrong kind; if no
-        operand's length can change, or the function has no such option; if an argument is given that the
-        curve sets; what `analyse` raises.
+        If `along` is unknown; if values are missing, repeated or of the wrong kind; if no operand's length
+        can change, or the function has no such option; if an argument is given that the curve sets; or where
+        `analyse` raises them.
 
     Examples
     --------
@@ -175,9 +175,9 @@ def curve(
     if along not in ALONG:
         raise ValueError(f"no curve along {along!r}{hint(str(along), ALONG)}; known: {', '.join(ALONG)}")
     if not isinstance(formats, Format | str):
-        raise ValueError(f"a curve is of one format, not of {formats!r}")
+        raise ValueError(f"a curve takes one format, not {formats!r}")
     if stray := [x for x in (*SET.get(along, ()), "precisions") if x in others]:
-        raise ValueError(f"{stray[0]} is not for a curve along {along}, which goes along `at`")
+        raise ValueError(f"{stray[0]} cannot be given for a curve along {along}; its values are given as at=")
     if along == "components" and components in options:
         raise ValueError(f"the option {components} is what the curve goes along: give its values as at=")
     given: dict[str, Any] = {"options": options, "truth": 0, **others}
@@ -260,7 +260,7 @@ def _point(at: Any, report: Report, chosen: Any = ...) -> Point:
     return Point(at, float(np.median(relative)), float(relative.max()), first, sigma, int(relative.size))
 
 
-#: The fewest inputs of a binade of condition numbers.
+#: A binade of condition numbers makes a point if it has at least this many inputs.
 _FEW = 4
 
 

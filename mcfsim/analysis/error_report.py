@@ -39,8 +39,8 @@ class BoundRow:
     name : str
     claim : {"bound", "first order", "heuristic"}
         ``bound``: no error exceeds it. ``first order``: none does while products of errors are negligible and
-        no choice turns. ``heuristic``: most do not, if rounding errors act as if they were independent; where
-        a sum stagnates they do not.
+        no choice turns. ``heuristic``: few errors do, if rounding errors act as if they were independent,
+        which is not so where a sum stagnates.
     about : str
         A description, with its source.
     over : float
@@ -130,12 +130,12 @@ class Report:
 
     @property
     def condition(self) -> Array:
-        """Relative condition numbers of the function by its operands."""
+        """Relative condition numbers of the function with respect to its operands."""
         return self.columns["condition"]
 
     @property
     def ratio(self) -> Array:
-        """Relative errors over condition and u: above some units the algorithm itself is to blame.
+        """Relative errors over condition number times u; where large, the algorithm itself is to blame.
 
         A condition number below 1 counts as 1: rounding the result alone costs u.
         """
@@ -182,9 +182,9 @@ class Report:
             width: Array = np.maximum(high - computed, computed - low)
         return np.where(np.isnan(width), np.inf, width)
 
-    # -- what does it -------------------------------------------------------------------------------------
+    # -- which expressions, which bounds ------------------------------------------------------------------
     def blame(self) -> list[BlameRow]:
-        """Return a row for each expression, that of the largest share of the error first."""
+        """Return a row for each expression, the one with the largest share of the error first."""
         return self.sums.rows(self.u)
 
     def opened(self) -> dict[Expression, list[BlameRow]]:
@@ -217,7 +217,7 @@ class Report:
             some = there & (measured > 0)
             with np.errstate(all="ignore"):
                 over = values[some] / measured[some]
-            # The measured error is right to some units of binary64, and a bound is checked no more closely.
+            # The measured error is right only to some units of binary64, so a bound is not checked closer.
             exceeded = there & (measured > values * (1 + 1e-10) + 1e-300)
             rows.append(
                 BoundRow(
@@ -238,7 +238,7 @@ class Report:
         return advise(self.rounded, target, wide, **options)
 
     def search(self, objective: str = "error/(cond u)", **options: Any) -> WorstInput:
-        """Return the worst inputs that a search among the format's neighbours finds.
+        """Return the worst input that a search among the format's values finds.
 
         See `mcfsim.analysis.worst_inputs.search`.
         """
@@ -251,7 +251,7 @@ class Report:
         Parameters
         ----------
         **more
-            What `advise`, `search` and `mcfsim.curve` returned, each by a name.
+            Results of `advise`, `search` and `mcfsim.curve`, by the names that they are to have.
         """
         rounded = self.rounded
         opened: Mapping[Any, list[BlameRow]] = self.opened()
@@ -306,7 +306,7 @@ def _quantile(x: Array, share: float) -> float:
 
 
 # -- as text ----------------------------------------------------------------------------------------------
-#: Expressions that are shown.
+#: The most expressions that are shown.
 _ROWS = 8
 
 

@@ -86,9 +86,9 @@ class Origin(tuple[Expression, ...]):
 
 
 class Component(Fraction):
-    """A component of a real number that a function expands: as a number, its value in exact arithmetic.
+    """A component of a real number that a function expands; its own value is that in exact arithmetic.
 
-    That is the whole number for the first component, and zero for the others.
+    In exact arithmetic the first component is the whole number, and the others are zero.
     """
 
     number: Fraction
@@ -97,7 +97,7 @@ class Component(Fraction):
 
     @classmethod
     def of(cls, number: Any, place: int, count: int) -> Component:
-        """Return the component of a place among so many."""
+        """Return the component at one of `count` places of a number's expansion."""
         whole = to_fraction(number)
         assert whole is not None
         found = cls(0 if place else whole)
@@ -135,7 +135,7 @@ class _Recording(ProgramRecording):
         Raises
         ------
         ValueError
-            If binary64, in which values and errors are compared, would take it for infinity or zero.
+            If it becomes infinity or zero in binary64, in which values and errors are compared.
         """
         exact = exact_or_binary64(x)
         if isinstance(exact, Fraction) and as_float(exact) in (-math.inf, 0.0, math.inf):
@@ -220,7 +220,7 @@ def recorded_function(
     Raises
     ------
     TypeError, ValueError
-        If the function does anything with its operands but pass them to the arithmetic.
+        If the function does anything with its operands other than pass them to the arithmetic.
     """
     code = getattr(text_of(function), "__code__", None)
 

@@ -1,4 +1,4 @@
-"""Exponential averages in a low format: targets that leave a number unchanged, and where it stalls."""
+"""Exponential averages in low formats: targets that leave a number unchanged, and where averages stall."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MOST_BITS = 16
 
 
 class AverageForm(StrEnum):
-    """How the new average of a stored number s and a target g is made, with decay b.
+    """How the new average is computed from a stored number s and a target g, with decay b.
 
     RN rounds into the format; R into binary32, or into binary64 for a format that binary32 does not hold.
 
@@ -63,7 +63,7 @@ class Backward(NamedTuple):
     Attributes
     ----------
     format, inner : Format
-        Of the stored number, and that in which PyTorch computes.
+        The format of the stored number, and the format in which PyTorch computes.
     rounding, within : Rounding
         Their roundings.
     decay : Fraction
@@ -93,11 +93,11 @@ class Backward(NamedTuple):
         return Fraction(round_real(x, self.inner, Rounding()))
 
     def from_stored(self, values: RealInterval) -> RealInterval:
-        """Return the numbers that are stored in an interval."""
+        """Return the numbers whose stored values lie in an interval."""
         return preimage(values, self.format, self.rounding)
 
     def from_torch(self, values: RealInterval) -> RealInterval:
-        """Return the exact results of an operation of PyTorch that are stored in an interval."""
+        """Return the exact results of a PyTorch operation whose stored values lie in an interval."""
         stored = self.from_stored(values)
         return stored if self.inner == self.format else preimage(stored, self.inner, self.within)
 
@@ -145,7 +145,7 @@ class MovingAverage:
     Parameters
     ----------
     format : Format or str
-        Any format with a zero, also a posit format or a grid; or an unsigned one without, as
+        Any format with a zero, including posits and grids; or an unsigned one without zero, such as
         ``float8_e8m0fnu``.
     decay : float
         The weight b of the stored number: more than 1/2 and less than 1, so that 1 - b is exact.
@@ -167,8 +167,8 @@ class MovingAverage:
     -----
     A step is monotone in its target, so the targets that leave s where it is are an interval. It is found by
     going backward through the roundings of the step, in fractions. With one rounding to nearest, s stays if
-    ``(1 - b) |g - s|`` is below half the gap between s and its neighbour on the side of g, or is half of it
-    and s is even.
+    ``(1 - b) |g - s|`` is below half the gap between s and its neighbour on the side of g, or equals half of
+    it and s is even.
 
     Examples
     --------
@@ -243,8 +243,8 @@ class MovingAverage:
         Returns
         -------
         RealInterval
-            Of real targets; empty if none leaves it. For ``torch_addcmul``, whose gradient enters twice, it
-            contains magnitudes of gradients, and its ends are values of the format.
+            Of real targets; empty if every target changes the number. For ``torch_addcmul``, whose gradient
+            enters twice, it contains magnitudes of gradients, and its ends are values of the format.
 
         Raises
         ------
@@ -265,7 +265,7 @@ class MovingAverage:
         -------
         Fraction or None
             None if there is none before the target. In the form ``lerp``, rounded to nearest, the average
-            stalls there for good: from k gaps before this number no step goes more than k gaps. In other
+            stalls there for good: from k gaps before this number no step is longer than k gaps. In other
             forms a step may pass it.
 
         Raises
@@ -303,7 +303,7 @@ class MovingAverage:
         s, goal = self._value("start", start), self.goal(self._value("target", target))
         cell = self.backward.from_stored(point(stall))
         end, within = (cell.high, cell.with_high) if s < goal else (cell.low, cell.with_low)
-        if cell.holds(goal) or end == goal:  # which the exact average never reaches
+        if cell.holds(goal) or end == goal:  # the exact average never leaves the cell
             return None
         return _first_below(Fraction(self.decay), Fraction((goal - end) / (goal - s)), reached=not within)
 
@@ -326,17 +326,17 @@ class MovingAverage:
 
     @property
     def _in_binades(self) -> bool:
-        """Whether binades that are surely left can be told by their numbers' ulps."""
+        """Whether the ulps of a binade's numbers can tell that the average does not stall there."""
         return type(self.format) is Format and self.format.precision > 1 and self.format.zero
 
     def way(self, start: Fraction, goal: Fraction) -> Iterator[Fraction]:
-        """Yield values from a start to the last one before a goal, except in binades that are surely left.
+        """Yield values from a start to the last one before a goal, except in binades where none is still.
 
         An end of the format, where results may saturate, is never left out.
 
-        The product with b and the sum are off by at most an ulp of s each, and ``(1 - b) g`` by half of what
-        is to move s, and an ulp. So a number that is to move by eight ulps is not still; if roundings to
-        nearest halve all that, four will do.
+        The product with b and the sum are each off by at most an ulp of s, and ``(1 - b) g`` by at most half
+        of the move that s should make, plus an ulp. So a number that should move by eight ulps does move.
+        Rounding to nearest halves these errors, and four ulps are enough.
         """
         fmt, up, s = self.format, start < goal, start
         sure = 4 if self.rounding.mode in NEAREST else 8
@@ -371,7 +371,7 @@ def _lerp_once(ar: Any, s: Any, g: Any, decay: float) -> Any:
 
 @lru_cache
 def _first_still(average: MovingAverage, start: Fraction, target: Fraction) -> Fraction | None:
-    """Return what `MovingAverage.stalls_at` returns, of numbers that are checked."""
+    """Return what `MovingAverage.stalls_at` returns, for numbers that have been checked."""
     form, back = average.form, average.backward
     entering = abs(target) if form is AverageForm.TORCH_ADDCMUL else target
     way = average.way(start, average.goal(target))

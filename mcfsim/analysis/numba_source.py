@@ -82,7 +82,7 @@ def called(text: str, name: str, *arguments: Any) -> Callable[..., Any]:
     name : str
         The name of the function.
     *arguments
-        Arguments of the first call, which should leave it nothing to do.
+        Arguments of the first call, which should give the function nothing to do.
     """
     path = _path_of(text)
 

@@ -70,7 +70,7 @@ def check_preimage(fmt: Any, rounding: Rounding) -> None:
     ------
     UnsupportedFormatError
         If the format has no zero, and numbers on both sides of zero round to one value, or to its negative:
-        they are no interval.
+        they do not form an interval.
     ValueError
         If the rounding is stochastic, or flushes small numbers.
     """
@@ -78,8 +78,8 @@ def check_preimage(fmt: Any, rounding: Rounding) -> None:
         raise UnsupportedFormatError(f"{fmt!r} is no format")
     if not fmt.zero and (fmt.signed or rounding.overflow is Overflow.SATURATE or not fmt.has_nan):
         raise UnsupportedFormatError(
-            f"{fmt} has no zero: numbers on both sides of zero round to its least values, and zero itself to "
-            "none, so that they are no interval; unsigned formats with NaN have one by overflow 'ieee'"
+            f"{fmt} has no zero: numbers on both sides of zero round to its least values, but zero to none, "
+            "so they form no interval; an unsigned format with NaN and overflow 'ieee' is supported"
         )
     if rounding.stochastic:
         raise ValueError("a stochastic rounding has no interval of numbers that round to a value")
@@ -119,7 +119,7 @@ def preimage(values: RealInterval, fmt: Format, rounding: Rounding) -> RealInter
 
 
 def unit(x: Fraction, fmt: Format) -> Fraction:
-    """Return the ulp of a number, with no largest exponent; for a grid, the distance of neighbours."""
+    """Return the ulp of a number, with no largest exponent; for a grid, the distance between neighbours."""
     if isinstance(fmt, Grid):
         return fmt.quantum
     exponent = floor_log2(abs(x)) if x else fmt.emin
@@ -127,7 +127,7 @@ def unit(x: Fraction, fmt: Format) -> Fraction:
 
 
 def beside(x: End, fmt: Format, *, up: bool) -> Fraction:
-    """Return the value at a number or next to it above (`up`) or below, with no largest exponent.
+    """Return a number if it is a value, else the next value above (`up`) or below; no largest exponent.
 
     An infinity gives the finite end of the format on its side.
     """
@@ -143,14 +143,14 @@ def beside(x: End, fmt: Format, *, up: bool) -> Fraction:
 def neighbour(x: Fraction, fmt: Format, *, up: bool) -> Fraction:
     """Return the next value above (`up`) or below a value, with no largest exponent.
 
-    Beyond the ends of a posit format it is some number.
+    Beyond the ends of a posit format it is some number of larger magnitude.
     """
     inward = x > 0 if not up else x < 0
     if isinstance(fmt, Posit):
         magnitude = _of_code(abs(_code(x, fmt) + (-1 if inward else 1)), fmt)
         return magnitude if up != inward else -magnitude
     step = unit(x, fmt)
-    ends = not isinstance(fmt, Grid) and abs(x) == step * 2 ** (fmt.precision - 1)  # a binade
+    ends = not isinstance(fmt, Grid) and abs(x) == step * 2 ** (fmt.precision - 1)  # where a binade ends
     if inward and ends and abs(x) > fmt.smallest_normal:
         step /= 2  # below a power of two, values are twice as dense
     return x + step if up else x - step
@@ -177,7 +177,7 @@ def _end(value: Fraction, fmt: Format, rounding: Rounding, *, up: bool) -> tuple
 
 
 def _is_odd(x: Fraction, fmt: Format) -> bool:
-    """Return whether a value is odd, next to one of larger magnitude."""
+    """Return whether a value is odd, in the unit of the gap to the next larger magnitude."""
     if isinstance(fmt, Posit):
         return _code(x, fmt) % 2 == 1
     if x and fmt.precision == 1 and fmt.parity is Parity.CODE and not isinstance(fmt, Grid):
@@ -186,7 +186,7 @@ def _is_odd(x: Fraction, fmt: Format) -> bool:
 
 
 def _middle(inner: Fraction, outer: Fraction, fmt: Format) -> Fraction:
-    """Return where nearest roundings change between neighbours; of posits, the posit of one more bit."""
+    """Return where rounding to nearest switches between neighbours; for posits, the posit of one more bit."""
     if not isinstance(fmt, Posit):
         return (inner + outer) / 2
     between = _of_code(2 * _code(inner, fmt) + 1, Posit(fmt.bits + 1, fmt.es))

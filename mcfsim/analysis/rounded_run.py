@@ -136,7 +136,7 @@ def run(
             operands = [carried[x] if isinstance(x, Register) else x for x in step.operands]
             words = None if random is None else random.of(place)
             made = performed(step, operands, words)
-            if np.size(made) != size or np.ndim(made) == 0:  # of numbers alone
+            if np.size(made) != size or np.ndim(made) == 0:  # if all operands are real scalars
                 made = np.ascontiguousarray(np.broadcast_to(np.asarray(made), size))
             carried[step.result] = made
     return RoundedRun(program, carried, formats, scalars)
@@ -148,7 +148,7 @@ def _arithmetic(fmt: Format, rounding: Rounding, scalars: Scalars) -> BlockArith
 
 
 def is_exact(step: ProgramStep, formats: Formats = MappingProxyType({})) -> bool:
-    """Return whether a step selects an operand, or changes a sign, and its result's format has the number."""
+    """Return whether a step only selects an operand or changes a sign, and its result needs no rounding."""
     own = formats.get(step.result, step.result.format)
 
     def has(x: Any) -> bool:
@@ -169,7 +169,7 @@ def _exactly(step: ProgramStep, operands: list[Any], formats: Formats) -> tuple[
     if name in FUNCTIONS and step.registers:
         (x,) = step.registers
         return residuals(name, operands[0], formats.get(x, x.format))
-    if name in FUNCTIONS:  # of a number
+    if name in FUNCTIONS:  # of a real scalar
         exact = exact_or_binary64(step.operands[0])
         odd = odd_value(name, exact)
         return (float(coarse(odd)), residual_value(name, exact)) if isinstance(exact, float) else (odd, 0.0)

@@ -98,7 +98,7 @@ def logspace(low: float, high: float) -> Sampler:
 def values(source: str | os.PathLike[str] | Any) -> Sampler:
     """Return the distribution of the numbers of an array, or of a ``.npy``, ``.csv`` or text file.
 
-    Each is drawn as often as any other.
+    All of them are equally likely.
     """
     path = None
     if isinstance(source, str | os.PathLike):
@@ -109,7 +109,7 @@ def values(source: str | os.PathLike[str] | Any) -> Sampler:
         try:
             with warnings.catch_warnings(action="ignore"):  # of a file without numbers
                 found = _of_file(path)
-        except Exception as problem:  # whatever NumPy makes of bytes that anyone may write
+        except Exception as problem:  # NumPy may raise anything for arbitrary bytes
             kinds = "a .npy file, or text with nothing but numbers"
             raise ValueError(f"{shown}: {path} is not {kinds}: {problem}") from problem
     else:
@@ -121,7 +121,7 @@ def values(source: str | os.PathLike[str] | Any) -> Sampler:
 
 
 def _numbers(x: Any, label: str) -> Numbers:
-    """Return real numbers in binary64; raise ValueError if it does not hold one of them."""
+    """Return real numbers in binary64; raise ValueError if binary64 does not hold one of them."""
     array = real_array(x, label)
     try:
         return real_numbers(array).astype(np.float64, copy=False)
@@ -148,8 +148,8 @@ def sampler(text: str) -> Sampler:
     Raises
     ------
     ValueError
-        If it is none: allowed are calls of ``uniform``, ``normal``, ``logspace`` and ``values`` with numbers
-        or texts, and a product with the number of elements of a tuple.
+        If the text is not a sampler. Allowed are calls of ``uniform``, ``normal``, ``logspace`` and
+        ``values`` with numbers or texts, optionally times the number of elements of a tuple.
     """
     try:
         tree: Any = ast.parse(text.strip(), mode="eval").body
@@ -207,7 +207,7 @@ class Inputs:
         found: list[Numbers] = []
         for place, source in enumerate(self.sources):
             if isinstance(source, Sampler):
-                # Whole blocks are drawn, so that more inputs begin with the same ones.
+                # Whole blocks are drawn, so that a larger size begins with the same inputs.
                 found += source.block(self.seed, place, number, self.BLOCK, stop - start)
             else:
                 found += [x[start:stop] for x in source]
@@ -261,13 +261,13 @@ def operand_names(
         if item.name in options or item.kind is item.VAR_KEYWORD or (by_default and item.name not in given):
             continue
         if item.kind is item.VAR_POSITIONAL:
-            raise ValueError(f"operands have names of their own, and {item} stands for any number of them")
+            raise ValueError(f"every operand needs its own name, but {item} stands for any number of them")
         names.append(item.name)
     return names
 
 
 def in_order(function: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
-    """Return a function that takes the operands of these names, by place, after the arithmetic."""
+    """Return a function that takes these operands by position, in this order, after the arithmetic."""
     parameters = list(inspect.signature(function).parameters.values())[1 : len(names) + 1]
     if all(item.name == name for item, name in zip(parameters, names, strict=False)) and not any(
         item.kind is item.KEYWORD_ONLY for item in parameters
@@ -342,7 +342,7 @@ def _source(name: str, given: Any) -> tuple[Sampler | list[Numbers], int | None]
         raise ValueError(f"{name}: a tuple has at least one number")
     found = [np.atleast_1d(_numbers(x, name)) for x in arrays]
     if any(x.ndim != 1 for x in found):
-        raise ValueError(f"{name}: inputs are a vector, or for a tuple a matrix, a column a number")
+        raise ValueError(f"{name}: inputs are a vector or, for a tuple, a matrix with a column per number")
     _check_sizes(found)
     whole = np.stack(found)
     if not np.isfinite(whole).all():
@@ -354,5 +354,5 @@ def _check_sizes(arrays: Iterable[NDArray[Any]]) -> int | None:
     """Return the size of all arrays, if there are any."""
     sizes = sorted({x.size for x in arrays})
     if len(sizes) > 1:
-        raise ValueError(f"arrays of inputs have {' and '.join(map(str, sizes))} numbers")
+        raise ValueError(f"arrays of inputs must be of one size, not {' and '.join(map(str, sizes))}")
     return sizes[0] if sizes else None

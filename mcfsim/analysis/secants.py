@@ -1,4 +1,4 @@
-"""Secant slopes: how exactly an operation passes on the errors of its operands.
+"""Secant slopes: the exact factors by which an operation passes on the errors of its operands.
 
 Let h be the computed operands of an operation f and D their errors, so that ``h - D`` are exact operands.
 Every operation has slopes for which ``f(h) - f(h - D)`` is the sum of ``slope * D``, without a remainder.
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-#: In a compiled loop the function of the same name on numbers.
+#: Compiled loops have a function of the same name on numbers instead.
 select = np.where
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(12)
 
@@ -112,7 +112,7 @@ def _choose(y: Any, s: Any, a: Any, b: Any, ds: Any, da: Any, db: Any) -> tuple[
 
 def _exp(y: Any, a: Any, d: Any) -> tuple[Any, ...]:
     near, far = y * _quotient(-np.expm1(-d), d, 1.0), np.exp(a - d) * _quotient(np.expm1(d), d, 1.0)
-    return (select(d < -40, far, near),)  # far below the exact operand exp(a) is nothing beside its value
+    return (select(d < -40, far, near),)  # for a far below the exact operand, exp(a) is negligible
 
 
 def _expm1(y: Any, a: Any, d: Any) -> tuple[Any, ...]:
@@ -128,7 +128,7 @@ def _log1p(y: Any, a: Any, d: Any) -> tuple[Any, ...]:
 
 
 def _tanh(y: Any, a: Any, d: Any) -> tuple[Any, ...]:
-    # tanh(a) - tanh(b) = sinh(a - b) / (cosh(a) cosh(b)); powers are taken apart, to stay in range.
+    # tanh(a) - tanh(b) = sinh(a - b) / (cosh(a) cosh(b)); exponentials are rearranged to stay in range.
     b = a - d
     rest = 4.0 / ((1 + np.exp(-2 * np.abs(a))) * (1 + np.exp(-2 * np.abs(b))))
     # sinh(d) = exp(|d|) (1 - exp(-2 |d|)) / 2, and |d| - |a| - |b| is 0, or -2 |a| or -2 |b|.
@@ -162,11 +162,11 @@ def _cos(y: Any, a: Any, d: Any) -> tuple[Any, ...]:
 
 #: Operations whose rules use the exact result y.
 RESULTS = ("exp",)
-#: The rules by operation of `mcfsim.protocol.Arithmetic`, as ``rule(y, *h, *errors)``: the exact result on
-#: computed operands, these, and computed minus exact operands. Each returns a slope for each operand; errors
-#: of zero give derivatives. ``choose`` passes on the error of the operand that the exact sign takes, and
-#: nothing of the other, be it infinite. Where the computed sign takes the other one, their difference is an
-#: error of its own (`flipped`). A slope is NaN or infinite where an operand is outside of the domain.
+#: The rules by operation of `mcfsim.protocol.Arithmetic`, as ``rule(y, *h, *errors)``: y is the exact result
+#: on the computed operands h, and errors are computed minus exact operands. A rule returns a slope for each
+#: operand; errors of zero give derivatives. ``choose`` passes on the error of the operand that the exact sign
+#: selects, and nothing of the other, even if infinite. Where the computed sign selects the other operand, the
+#: difference is an own error (`flipped`). A slope is NaN or infinite where an operand is outside the domain.
 SLOPES: Mapping[str, Callable[..., tuple[Any, ...]]] = {
     **{"add": _add, "sub": _sub, "mul": _mul, "fma": _fma, "div": _div, "sqrt": _sqrt},
     **{"neg": _neg, "abs": _abs, "sign": _sign, "round": _round},

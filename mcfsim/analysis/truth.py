@@ -28,7 +28,7 @@ class Truth(NamedTuple):
     nearest, rest : array of float64
         Their sum is the result, to 100 bits.
     bits : int
-        The largest precision that an input took.
+        The largest precision that an input needed.
     """
 
     nearest: NDArray[np.float64]
@@ -123,7 +123,7 @@ def _settled(evaluate: Evaluate, numbers: tuple[Any, ...]) -> tuple[Any, int]:
 
 
 def of_program(rounded: RoundedFunction, inputs: Sequence[Any]) -> Truth:
-    """Return the true results of a function as it is recorded: of its program."""
+    """Return the true results of a function's recorded program."""
     asked = replace(rounded.program, results=rounded.outputs)
 
     def evaluate(ar: ExactArithmetic, numbers: tuple[Any, ...]) -> Any:

@@ -1,4 +1,4 @@
-"""Search for the inputs with the largest error, among the neighbours of a format's values."""
+"""Search for the input with the largest error among the values of a format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mcfsim.kernels.codes_by_kind import codes_by_kind
 
 #: Up to this many inputs, all are tried.
 _ALL = 1 << 20
-#: Inputs that are refined (more if pairs have few inputs), pairs of operands of each, and inputs of a pair.
+#: How many inputs are refined (more if pairs have few inputs), pairs of operands for each, inputs for a pair.
 _REFINED, _PAIRS, _GRID = 8, 4, 1 << 14
 
 
@@ -76,7 +76,7 @@ def search(
     seed: int = 0,
     every: bool | None = None,
 ) -> WorstInput:
-    """Search for the worst input, by moves of some ulps, to other binades, and between good inputs.
+    """Search for the worst input: move operands by ulps or binades, or copy them from other inputs.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def search(
     inside : tuple of two numbers, optional
         The range of all operands; by default each has the range of the report's inputs.
     starts, steps : int, optional
-        How many inputs move side by side, and how often.
+        How many inputs move side by side, and how many moves each makes.
     seed : int, optional
     every : bool, optional
         Whether all inputs of the range are tried; by default where they are at most a million.
@@ -189,7 +189,7 @@ def _climb(space: _Space, objective: str, starts: int, steps: int, rng: np.rando
     binade = 1 << (space.rounded.format.precision - 1)
     for _ in range(steps):
         kind = rng.integers(0, 6, places.shape)
-        # Powers of two, not exponentials, and a stable order: other processors find the same inputs.
+        # Powers of two instead of exponentials, and a stable sort: every processor finds the same inputs.
         powers = rng.integers(0, binade.bit_length(), places.shape)
         reach = np.ldexp(rng.uniform(1, 2, places.shape), powers).astype(np.int64)
         sign = rng.choice([-1, 1], places.shape)
@@ -214,7 +214,7 @@ def _climb(space: _Space, objective: str, starts: int, steps: int, rng: np.rando
         if tenth:
             places[:, order[:tenth]] = places[:, order[-tenth:]]
             values[order[:tenth]] = values[order[-tenth:]]
-    # Those at the start have binades that the search may have left.
+    # The inputs of the start lie in binades that the search may have left.
     places, values = (np.concatenate(x, axis=-1) for x in zip((places, values), begun, strict=True))
     order = np.argsort(-values, kind="stable")
     best, where = float(values[order[0]]), places[:, order[0]]
@@ -242,7 +242,7 @@ def _refined(
     pairs = list(combinations(range(len(place)), 2)) or [(0, 0)]
     best, where, tries = -1.0, place, 0
     for first, second in rng.permutation(pairs)[:_PAIRS]:
-        # Python's integers, for a product of two of binary64's binades exceeds int64.
+        # Python integers: the product of the sizes of two binades of binary64 exceeds int64.
         starts = [int(place[k]) // binade * binade for k in (first, second)]
         ends = [
             (max(low[k], start), min(high[k] + 1, start + binade))

@@ -1,4 +1,4 @@
-"""The command `analyse`: what rounding does to a function, which expression does it, and what cures it."""
+"""The command `analyse`: what rounding does to a function, which expression is to blame, what cures it."""
 
 from __future__ import annotations
 
@@ -31,29 +31,31 @@ def analyse(
         list[str] | None,
         Option(
             "--input",
-            help="An operand and its numbers, as 'x=normal()*16': uniform(a, b), normal(), logspace(a, b) or "
-            "values('file.npy'), and *16 for a tuple of 16. Repeat it for each operand.",
+            help="An operand and its numbers, such as 'x=normal()*16': uniform(a, b), normal(), logspace(a, "
+            "b) or values('file.npy'), and *16 for a tuple of 16. Repeat it for each operand.",
         ),
     ] = None,
     format: Annotated[
-        list[str] | None, Option("--format", help="Repeat it for several.", show_default="bfloat16")
+        list[str] | None, Option("--format", help="Format; repeat it for several.", show_default="bfloat16")
     ] = None,
     rounding: Annotated[str, Option(help="Rounding mode of all operations.")] = "nearest_even",
     scalars: Annotated[str, Option(help="How numbers in the function enter: exact or rounded.")] = "exact",
     option: Annotated[
-        list[str] | None, Option(help="An option of the function, as 'beta=0.999'. Repeat it.")
+        list[str] | None, Option(help="An option of the function, such as 'beta=0.999'. Repeat it.")
     ] = None,
     output: Annotated[str, Option(help="The result that is analysed: its place, or sum.")] = "0",
     data: Annotated[
         str, Option(help="format: rounded inputs are the data; real: rounding them is part of the error.")
     ] = "format",
     count: Annotated[int, Option(help="Number of inputs.", min=1)] = 1000,
-    seed: Annotated[int, Option(help="Of the inputs.", min=0)] = 0,
+    seed: Annotated[int, Option(help="Seed of the inputs.", min=0)] = 0,
     truth: Annotated[int, Option(help="Inputs whose errors are compared with mpmath.", min=0)] = 20,
     threads: Annotated[int, Option(help="Threads that share the inputs.", min=1)] = 1,
     target: Annotated[
         str | None,
-        Option(help="Advise on what brings the error below this, as 2u or 0.01.", rich_help_panel=_MORE),
+        Option(
+            help="Advise on how to bring the error below this, such as 2u or 0.01.", rich_help_panel=_MORE
+        ),
     ] = None,
     wide: Annotated[
         str | None,
@@ -77,18 +79,18 @@ def analyse(
     html: Annotated[
         Path | None,
         Place.WRITTEN,
-        Option(help="Write it as one page for a browser here.", rich_help_panel=FILES),
+        Option(help="Write the report to this file, as one HTML page.", rich_help_panel=FILES),
     ] = None,
     png: Annotated[
         Path | None,
         Place.WRITTEN,
-        Option(help="Draw errors and shares here; a name in .svg too.", rich_help_panel=FILES),
+        Option(help="Draw errors and shares into this file, .png or .svg.", rich_help_panel=FILES),
     ] = None,
     list_functions: Annotated[
         bool, Option("--list", help="Show the functions of the library, and exit.")
     ] = False,
 ) -> None:
-    """Say what rounding does to a function, which of its expressions does it, and what cures it.
+    """Say what rounding does to a function, which of its expressions is to blame, and what cures it.
 
     A function is `f(ar, *operands)`, in which `ar.add(x, y)` and so on stand for operations.
     """

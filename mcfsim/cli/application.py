@@ -29,7 +29,7 @@ from mcfsim.storage.files import OutputError, ToldFile, check_outputs, write_tex
 
 # -- closed or full output --------------------------------------------------------------------------------
 class PipeClosedError(BaseException):
-    """The reader of a pipe is gone; no subclass of Exception, so that no handler of errors catches it."""
+    """The reader of a pipe is gone; not a subclass of Exception, so that no error handler catches it."""
 
 
 class _Stream(ToldFile):
@@ -46,7 +46,7 @@ class _Stream(ToldFile):
 
 @contextmanager
 def standard_streams() -> Iterator[None]:
-    """Run a command with standard streams whose errors end it as they end other programs.
+    """Run a command with standard streams whose errors end it as they would end other programs.
 
     A closed pipe ends the command by SIGPIPE, as `head` ends the program before it, or with status 141 where
     this signal does not exist. Other write errors, such as a full disk, end it with an error line and status
@@ -140,7 +140,7 @@ class Place(Enum):
 
 
 class _Command(TyperCommand):
-    """A command whose help is plain text: brackets are no markup."""
+    """A command whose help is plain text: brackets are not markup."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -272,7 +272,7 @@ def telling_how_to_go_on(
 
 
 def check_checkpoint(checkpoint: Path | None, *, resume: bool = False, every: int | None = None) -> None:
-    """Raise ValueError if options need a checkpoint's name or an existing checkpoint, and there is none."""
+    """Raise ValueError if options need a checkpoint's name, or an existing checkpoint, that is missing."""
     for label, wanted in (("--checkpoint-every", every is not None), ("--resume", resume)):
         if wanted and checkpoint is None:
             raise ValueError(f"{label} needs --checkpoint, which names the file")

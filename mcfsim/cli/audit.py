@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 def assign(
     weights: WeightsFile,
     budget: Annotated[
-        float, Option(help="Bytes a parameter, in the mean: parameter, gradient, moments and all else.")
+        float, Option(help="Mean bytes per parameter: parameter, gradient, moments and all else stored.")
     ] = 10.0,
     by: Annotated[str, Option(help="sensitivity or demotion.")] = "sensitivity",
     strategy: Annotated[
         list[str] | None,
         Option(
-            help="Repeat it for several.",
+            help="Strategy; repeat it for several.",
             show_default="plain, collage-light, collage-plus, split-master, fp32-master; "
             "by demotion fp32-master and plain",
         ),
@@ -59,15 +59,15 @@ def assign(
     table: Annotated[
         Path | None,
         Place.WRITTEN,
-        Option("--csv", help="Write a line a tensor here.", rich_help_panel=FILES),
+        Option("--csv", help="Write a line per tensor to this file.", rich_help_panel=FILES),
     ] = None,
     **settings: Any,
 ) -> None:
-    """Say which tensor is to have which strategy and format, so that the least is lost within a budget.
+    """Assign a strategy and a format to each tensor, so that the least is lost within a budget of bytes.
 
-    What each would lose is forecast as by `mcfsim audit`. By sensitivity an integer program chooses among all
-    strategies and formats; by demotion the largest groups of tensors go from the dearer one of two to the
-    cheaper one until the budget is kept, and what would overflow there stays.
+    What each would lose is forecast as by `mcfsim audit`. By sensitivity, an integer program chooses among
+    all strategies and formats. By demotion there are two; the largest groups of tensors go from the dearer to
+    the cheaper until the budget is kept, except tensors that would overflow there.
     """
     from mcfsim.models import assigning
     from mcfsim.models.adapters import config_beside
@@ -122,7 +122,7 @@ def audit(
     weights: WeightsFile,
     strategy: Annotated[
         list[str] | None,
-        Option(help="Repeat it to compare.", show_default="all whose losses are forecast"),
+        Option(help="Strategy; repeat it to compare.", show_default="all whose losses are forecast"),
     ] = None,
     low: Annotated[str, Option(help="The strategies' low format.")] = "bfloat16",
     threshold: Annotated[
@@ -144,7 +144,7 @@ def audit(
     most: Most = 20,
     rl: Annotated[
         bool,
-        Option("--rl", help="Say, too, what it takes to send others the weights that a step changes."),
+        Option("--rl", help="Also say how many bytes it takes to send the weights that a step changes."),
     ] = False,
     fail_if_stops: Annotated[
         str | None,
@@ -157,7 +157,7 @@ def audit(
     checkpoint: Annotated[
         Path | None,
         Place.WRITTEN,
-        Option(help="Save what was read here, and go on from it if it is there.", rich_help_panel=FILES),
+        Option(help="Save what is read to this file; continue from it if it exists.", rich_help_panel=FILES),
     ] = None,
     resume: Resume = False,
     output: Json = None,
@@ -165,7 +165,7 @@ def audit(
         Path | None,
         Place.WRITTEN,
         Option(
-            help="Write it as one page for a browser here, also at 1/4 to 4 times the peak rate.",
+            help="Write the audit to this file, as one HTML page, also at 1/4 to 4 times the peak rate.",
             rich_help_panel=FILES,
         ),
     ] = None,
@@ -173,7 +173,7 @@ def audit(
         Path | None,
         Place.READ,
         Option(
-            help="Measurements by mcfsim.torch.watch_products, a CSV file, for the page of --html.",
+            help="CSV file of measurements by mcfsim.torch.watch_products, for the page of --html.",
             rich_help_panel=FILES,
         ),
     ] = None,
@@ -181,7 +181,8 @@ def audit(
         Path | None,
         Place.WRITTEN,
         Option(
-            help="Draw tensors by steps and by strategies here; a name in .svg too.", rich_help_panel=FILES
+            help="Draw tensors by steps and by strategies into this file, .png or .svg.",
+            rich_help_panel=FILES,
         ),
     ] = None,
     **settings: Any,
@@ -219,7 +220,7 @@ def audit(
         if fail_if_stops not in (None, *tried):
             raise ValueError(f"--fail-if-stops {fail_if_stops}: tried are {', '.join(tried)}")
         if products is not None and html is None:
-            raise ValueError("--products is shown on the page of --html")
+            raise ValueError("--products needs --html, on whose page it is shown")
         watched = [] if products is None else read_rows(products)
         model = open_weights(weights)
         if rank is None:

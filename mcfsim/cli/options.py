@@ -41,7 +41,7 @@ class KindOptions:
     meaning : mapping of str to str, optional
         Help for arguments whose names do not explain them.
     unless : str, optional
-        What holds unless one of the options is given, for the help; then the others have their defaults.
+        For the help, what holds if none of the options is given; if one is, the others have their defaults.
     """
 
     label: str
@@ -76,7 +76,7 @@ class KindOptions:
         shown = next(iter(defaults)) if len(defaults) == 1 else each
         if self.unless:
             shown = f"{self.unless}; {shown} with another of these"
-        owners = "" if len(takers) == len(self.kinds) else f"Of {', '.join(takers)}."
+        owners = "" if len(takers) == len(self.kinds) else f"Only for {', '.join(takers)}."
         about = f"{self.meaning.get(argument, '')} {owners}".strip()
         option = Option(help=about, show_default=shown, rich_help_panel=f"Settings of the {self.label}")
         return inspect.Parameter(
@@ -190,15 +190,15 @@ _STORED, FILES = "Storage and rounding", "Files"
 
 Resume = Annotated[
     bool,
-    Option("--resume", help="Refuse to begin anew: the checkpoint must be there.", rich_help_panel=FILES),
+    Option("--resume", help="Only continue: the checkpoint must exist.", rich_help_panel=FILES),
 ]
 Output = Annotated[
-    Path | None, Place.WRITTEN, Option(help="Save the run here, as .npz.", rich_help_panel=FILES)
+    Path | None, Place.WRITTEN, Option(help="Save the run to this .npz file.", rich_help_panel=FILES)
 ]
 Picture = Annotated[
     Path | None,
     Place.WRITTEN,
-    Option(help="Draw its measures step by step here; a name in .svg too.", rich_help_panel=FILES),
+    Option(help="Draw its measures step by step into this file, .png or .svg.", rich_help_panel=FILES),
 ]
 
 
@@ -209,13 +209,13 @@ class RunOptions:
     clip: Annotated[float, Option(help="Largest norm of the gradient; inf does not clip.")] = 1.0
     record_every: Annotated[int, Option(help="Steps between two records.")] = 10
     truth_sample: Annotated[
-        int, Option(help="Compare steps with the exact update, unless 0; so many parameters in mpmath.")
+        int, Option(help="Compare steps with the exact update, this many parameters in mpmath; 0: do not.")
     ] = 0
     strategies: Annotated[
         list[str] | None,
         Option(
             "--strategy",
-            help="Repeat it to compare; plain,fp32@201 changes it at step 201.",
+            help="Strategy; repeat it to compare. plain,fp32@201 changes it at step 201.",
             show_default=", ".join(map(str, DEFAULT_STRATEGIES)),
             rich_help_panel=_STORED,
         ),
@@ -231,7 +231,8 @@ class RunOptions:
         Path | None,
         Place.WRITTEN,
         Option(
-            help="Save the state here as it goes, and go on from it if it is there.", rich_help_panel=FILES
+            help="Save the state to this file on the way; continue from it if it exists.",
+            rich_help_panel=FILES,
         ),
     ] = None
     checkpoint_every: Annotated[
@@ -259,7 +260,7 @@ Most = Annotated[int, Option(help="Tensors that are printed.", min=1)]
 Json = Annotated[
     Path | None,
     Place.WRITTEN,
-    Option("--json", help="Write all that was found here.", rich_help_panel=FILES),
+    Option("--json", help="Write all findings to this file.", rich_help_panel=FILES),
 ]
 
 
@@ -279,9 +280,9 @@ class PlanOptions:
         _OPTIMIZER.beta1,
         _OPTIMIZER.beta2,
     )
-    eps: Annotated[float, Option(help="Of AdamW.", rich_help_panel=_PLAN)] = _OPTIMIZER.epsilon
+    eps: Annotated[float, Option(help="AdamW's epsilon.", rich_help_panel=_PLAN)] = _OPTIMIZER.epsilon
     weight_decay: Annotated[
-        float, Option(help="Of tensors of two dimensions and more.", rich_help_panel=_PLAN)
+        float, Option(help="Decoupled decay of tensors of two dimensions and more.", rich_help_panel=_PLAN)
     ] = _OPTIMIZER.weight_decay
     muon: Annotated[
         str | None,

@@ -30,7 +30,7 @@ UnderflowPolicy = Annotated[str, Option(help="gradual, flush_inputs, flush_befor
 def formats(
     names: Annotated[
         list[str] | None,
-        Argument(metavar="[NAME]...", help="Formats to show, as bfloat16 or e6m9; default all."),
+        Argument(metavar="[NAME]...", help="Formats to show, such as bfloat16 or e6m9; default all."),
     ] = None,
     markdown: Markdown = False,
 ) -> None:
@@ -74,7 +74,7 @@ def inspect_command(
     if value.startswith("--"):
         raise ValueError(f"{value!r} is no number and no option{hint(value, options)}")
     for text in context.args:
-        raise ValueError(f"{text!r} is no option{hint(text, options)}, and one number is enough")
+        raise ValueError(f"{text!r} is no option{hint(text, options)}, and only one number is taken")
     names = format or ["bfloat16"]
     inspections = [inspect_value(value, name, rounding, overflow, underflow) for name in names]
     print_columns(inspection_table(value, inspections), terminal.INSPECT)
@@ -90,8 +90,8 @@ def memory(
         list[str] | None,
         Argument(
             metavar="[MODEL]...",
-            help="Numbers of parameters, as 7e9; weights (.safetensors, a folder of them, their index, "
-            ".npz); or names, as gpt-6.7b and openllama-7b; default 1e9.",
+            help="Numbers of parameters, such as 7e9; weights (.safetensors, a folder of them, their index, "
+            ".npz); or names, such as gpt-6.7b and openllama-7b; default 1e9.",
         ),
     ] = None,
     low: Annotated[str, Option(help="Low format.")] = "bfloat16",
@@ -172,7 +172,7 @@ def show(
     name: Annotated[
         str | None,
         Argument(
-            help="An algorithm, as two_sum, expansion.grow, adamw or adafactor.rows; without it all are "
+            help="An algorithm, such as two_sum, expansion.grow, adamw or adafactor.rows; without it all are "
             "listed."
         ),
     ] = None,
@@ -187,7 +187,7 @@ def show(
     ] = None,
     components: Annotated[
         int | None,
-        Option(help="Length of tuples that may have any, as expansions.", min=1, max=8, show_default="2"),
+        Option(help="Length of tuples of variable length (expansions).", min=1, max=8, show_default="2"),
     ] = None,
     view: Annotated[
         str,

@@ -45,10 +45,10 @@ OPTIMIZER = KindOptions(
         "beta2_power": "In step t the second moment decays by 1 - t^-power.",
         "epsilon": "Added to the root of the second moment; in Adafactor to squares of gradients.",
         "threshold": "Largest root mean square of a direction.",
-        "least_scale": "Least root mean square of a tensor that its step is scaled by.",
+        "least_scale": "A tensor's step is scaled by its root mean square, or by this if larger.",
         "weight_decay": "Decoupled decay.",
-        "beta1": "Decay of the first moment; in Lion its weight in the direction.",
-        "beta2": "Decay of the second moment; in Lion of the momentum.",
+        "beta1": "Decay of the first moment; in Lion, weight of the momentum in the direction.",
+        "beta2": "Decay of the second moment; in Lion, decay of the momentum.",
         "momentum": "Decay of the momentum.",
         "scale": "Factor of a matrix's rate: none, original, match_rms_adamw or spectral.",
         "share": "Rate of what AdamW moves, as a share of the schedule's.",
@@ -61,14 +61,14 @@ PROBLEM = KindOptions(
     PROBLEMS,
     names={"seed": "problem_seed"},
     meaning={
-        "seed": "Which one it is.",
-        "l2": "Penalty.",
+        "seed": "Seed of the problem.",
+        "l2": "Factor of the penalty.",
         "batch": "Sequences or images in a batch.",
-        "format": "What the model computes in.",
-        "loss_format": "The same of its loss; that of the model, if none.",
-        "sums": "Rounded once, or each time.",
-        "calculation": "A recipe of linear layers, as nvfp4, or formats, as bfloat16,float32,blas.",
-        "activation_bits": "Round what layers' matrices multiply to integers of so many bits; 0: no.",
+        "format": "Format in which the model computes.",
+        "loss_format": "Format in which the loss is computed; none: that of the model.",
+        "sums": "How sums are rounded: once, or each time.",
+        "calculation": "A recipe of linear layers, such as nvfp4, or formats: bfloat16,float32,blas.",
+        "activation_bits": "Round the inputs of layers' matrices to integers of this many bits; 0: do not.",
     },
 )
 
@@ -79,7 +79,7 @@ def simulate(
     problem: Annotated[str, Option(help=f"One of {', '.join(PROBLEMS)}.")] = "language-model",
     optimizer: OptimizerName = "adamw",
     steps: Annotated[int, Option(help="Length of the run.")] = 300,
-    seed: Annotated[int, Option(help="Of the start and of the batches.")] = 0,
+    seed: Annotated[int, Option(help="Seed of the start and of the batches.")] = 0,
     *,
     reduction: Annotated[
         str | None,
@@ -165,7 +165,7 @@ def _show(
     OPTIMIZER,
 )
 def replay(
-    directory: Annotated[Path, Place.READ, Argument(help="The recording: safetensors files, one a step.")],
+    directory: Annotated[Path, Place.READ, Argument(help="The recording: a safetensors file per step.")],
     weights: Annotated[
         Path | None,
         Place.READ,
@@ -176,11 +176,11 @@ def replay(
         int | None, Option(help="How many steps are made, from the first on.", show_default="all")
     ] = None,
     decay_all: Annotated[
-        bool, Option("--decay-all", help="Decay all tensors, and not only those of two indices or more.")
+        bool, Option("--decay-all", help="Decay all tensors, not only those of two dimensions and more.")
     ] = False,
-    seed: Annotated[int, Option(help="Of stochastic rounding and of the sample.")] = 0,
+    seed: Annotated[int, Option(help="Seed of stochastic rounding and of the sample.")] = 0,
     *,
-    per_tensor: Annotated[int, Option(help="Show so many tensors of each strategy, the worst first.")] = 5,
+    per_tensor: Annotated[int, Option(help="How many tensors to show per strategy, the worst first.")] = 5,
     resume: Resume = False,
     output: Output = None,
     png: Picture = None,

@@ -32,7 +32,7 @@ def verify(
         list[str] | None,
         Argument(
             metavar="[ID]...",
-            help="Statements by id, or module:NAME of one's own; all by default. With --list, patterns.",
+            help="Statements by id, or module:NAME for your own; all by default. With --list, patterns.",
         ),
     ] = None,
     format: Annotated[
@@ -58,7 +58,7 @@ def verify(
     samples: Annotated[
         int | None, Option(min=0, help="Random cases where a core is not all.", show_default="2^22")
     ] = None,
-    seed: Annotated[int, Option(min=0, help="Of the random cases.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Seed of the random cases.")] = 0,
     workers: Annotated[
         int | None,
         Option(
@@ -71,46 +71,46 @@ def verify(
         str,
         Option(help="cpu, or cuda: this GPU tries statements of many cases whose algorithm can be recorded."),
     ] = "cpu",
-    dask: Annotated[str | None, Option(help="Scheduler of a Dask cluster, as tcp://host:8786.")] = None,
+    dask: Annotated[str | None, Option(help="Dask scheduler, such as tcp://host:8786.")] = None,
     journal: Annotated[
         Path | None,
         Place.WRITTEN,
         Option(help="Where finished work is kept.", show_default="in the user's folder"),
     ] = None,
     resume: Annotated[
-        bool, Option("--resume/--fresh", help="Go on from what the journal has, or try all of it again.")
+        bool, Option("--resume/--fresh", help="Continue from the journal, or try everything again.")
     ] = True,
     output: Annotated[Path | None, Place.FOLDER, Option(help="Folder for the certificates, as JSON.")] = None,
     listing: Annotated[
         bool,
         Option(
             "--list",
-            help="List statements and their sources: all, or those whose id matches, as 'dw_*' or sum.",
+            help="List statements and their sources: all, or those whose id matches, such as 'dw_*' or sum.",
         ),
     ] = False,
     every_p: Annotated[
         bool,
         Option(
             "--every-p",
-            help="Compute results and error at every precision p at once, exactly, and the limit of the "
-            "error: of statements with operands that are polynomials in u = 2^-p.",
+            help="Compute results, error and the limit of the error exactly, at every precision p at once, "
+            "for statements whose operands are polynomials in u = 2^-p.",
         ),
     ] = False,
     check: Annotated[
         list[Path] | None,
         Place.READ,
         Option(
-            help="Examine a certificate: try its witnesses again, and of each part random cases by the "
-            "oracle (--samples, --seed) and all by the emulator if they are few (--limit). Repeat it for "
-            "several. One of --every-p is decided anew, and tried at every p up to 60.",
+            help="Examine a certificate: try its witnesses again and, of each part, random cases by the "
+            "oracle (--samples, --seed) and all cases by the emulator if they are few (--limit). Repeat it "
+            "for several. A certificate of --every-p is decided anew, and tried at every p up to 60.",
         ),
     ] = None,
     theorem: Annotated[
         str | None,
         Option(
             metavar="MODULE:NAME",
-            help="With --check: the statement, where it is one's own, of a module in this folder or on "
-            "Python's path.",
+            help="With --check, the statement if it is your own, from a module in this folder or on Python's "
+            "path.",
         ),
     ] = None,
     upper: Annotated[

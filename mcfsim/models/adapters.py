@@ -49,12 +49,12 @@ class AdapterConfig:
     rank_stabilised : bool
         Whether s = alpha / sqrt(r) instead (Kalajdzievski, arXiv 2312.03732).
     ranks, alphas : mapping of str to number
-        Others, by the end of a module's name, which is a regular expression.
+        Exceptions: a number for each regular expression that a module's name may end with.
 
     Raises
     ------
     TypeError, ValueError
-        If a rank is no whole number above 0, an alpha no finite number, or an expression cannot be read.
+        If a rank is not a whole number above 0, an alpha is not finite, or an expression cannot be read.
     """
 
     r: int
@@ -92,7 +92,7 @@ def _of(tensor: str, others: Mapping[str, Number], usual: Number) -> Number:
 
 
 def _at_end(pattern: str) -> str:
-    """Return the expression of names that end with one of an expression."""
+    """Return a regular expression for the names that end with a match of the given one."""
     return rf"(.*\.)?({pattern})$"
 
 
@@ -150,13 +150,13 @@ def describe(weights: Pathlike, samples: Iterable[TensorSample]) -> dict[str, An
     Returns
     -------
     dict or None
-        ``ranks``: each with the number of factors that have it. ``scales``: the same of ``alpha / r``; None
+        ``ranks``: each with the number of factors that have it. ``scales``: the same for ``alpha / r``; None
         if there is no configuration.
 
     Raises
     ------
     FileOfTensorsError
-        If the configuration cannot be used, or a factor has another rank than it says.
+        If the configuration cannot be used, or states another rank than that of a factor.
     """
     places = {TensorKind.ADAPTER_A: 0, TensorKind.ADAPTER_B: 1}
     factors = [(x.name, x.shape, kind_of(x.name, x.shape, x.values)) for x in samples]
@@ -191,10 +191,10 @@ def adapters_at_start(
     rank : int
         The rank of all adapters.
     samples : int
-        Elements of each sample: of A the quantiles of its distribution.
+        Elements of each sample; for A they are the quantiles of its distribution.
     targets : collection of str, optional
         Ends of names of modules, as PEFT's ``target_modules``. By default all matrices but embeddings and
-        heads, which are known by their names.
+        heads, which are recognised by their names.
 
     Returns
     -------
@@ -256,7 +256,7 @@ class MergedAdapter:
     weights : array, shape (out, in)
         The merged weights, in the format's carrier.
     changed : int
-        How many of them have another code than before.
+        How many weights have a new code.
     lost : float
         Share of the weights that were to change, ``s (B A) != 0``, and did not; NaN if none was to.
     edq : float

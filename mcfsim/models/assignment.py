@@ -206,7 +206,7 @@ def by_demotion(choices: Choices, budget: Fraction) -> list[int]:
     for name, row in zip(choices.names, choices.bytes, strict=True):
         if row[high] <= row[low]:
             above, below = choices.candidates[high].name, choices.candidates[low].name
-            raise ValueError(f"demotion is to fewer bytes, and {above} takes no more than {below} of {name}")
+            raise ValueError(f"demotion must save bytes, but {above} takes no more than {below} for {name}")
     able, groups = np.isfinite(choices.losses), [group_of(name) for name in choices.names]
     chosen = [high if ok else low for ok in able[:, high]]
     sizes: dict[str, int] = dict.fromkeys(groups, 0)

@@ -111,7 +111,7 @@ class Audit:
         return sum(item.size for item in self.tensors)
 
     def by_kind(self) -> dict[TensorKind, Audit]:
-        """Return audits of the tensors of each kind, for the kinds that there are."""
+        """Return an audit of the tensors of each kind, for the kinds that occur."""
         kept = {kind: tuple(x for x in self.tensors if x.kind is kind) for kind in TensorKind}
         return {kind: replace(self, tensors=tensors) for kind, tensors in kept.items() if tensors}
 
@@ -328,7 +328,7 @@ def audit(samples: Iterable[TensorSample], plan: Plan, low: Format) -> Audit:
 
 
 def _middles(stored: Table, low: Format) -> tuple[float, float]:
-    """Return half the distances to the neighbours that half of the numbers have, toward zero and away."""
+    """Return half the median distance from a number to its neighbour, toward zero and away from it."""
     size = np.abs(stored).astype(np.float64)
     with np.errstate(invalid="ignore"):  # of numbers beyond the range
         gaps = size - next_down(size, low), next_up(size, low) - size

@@ -50,8 +50,8 @@ def significands(fmt: Format) -> NDArray[np.float64]:
 def frozen_share(strategy: Strategy, beta2: float, *, beside: bool = False) -> float:
     """Return the share of the second moment's significands that multiplication by beta2 does not change.
 
-    If the share is 1, it never decays: `RN(beta2 x) = x` for every normal number x. This is so in bfloat16 at
-    beta2 = .999.
+    If the share is 1, the second moment never decays: `RN(beta2 x) = x` for every normal number x. This is so
+    in bfloat16 at beta2 = .999.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def _frozen_in_group(
 
 
 # -- forecasts --------------------------------------------------------------------------------------------
-#: How often a step that rounds at random is made.
+#: How many times a step that rounds at random is made.
 _DRAWS = 16
 #: Below such a sum of squares, some of them may be subnormal.
 _SMALL = 2.0**-900
@@ -170,13 +170,13 @@ class Course:
     def over_run(self, measure: Table) -> Table:
         """Return a measure's mean over the schedule, each step weighted by its learning rate.
 
-        So it is the share of the whole way: what arrives of all that is asked. It is NaN if nothing is asked
-        of a tensor.
+        The mean is a share of the whole way: how much arrives of all that is asked. It is NaN if nothing is
+        asked of a tensor.
         """
         return self._mean(measure, self.rates * lengths(self.steps))
 
     def per_step(self, measure: Table) -> Table:
-        """Return a measure's mean over the steps, each of which counts alike."""
+        """Return a measure's mean over the steps, all of equal weight."""
         return self._mean(measure, lengths(self.steps))
 
     def _mean(self, measure: Table, weight: Table) -> Table:

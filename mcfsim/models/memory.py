@@ -91,7 +91,7 @@ class Shape:
         return found | self._module("inner.down", "weight", d, inner)
 
     def _module(self, name: str, tensor: str, *extent: int) -> dict[str, Extent]:
-        """Return the tensor of a linear layer or norm, and its bias if there are any."""
+        """Return the tensor of a linear layer or norm, and its bias if the model has biases."""
         found: dict[str, Extent] = {f"{name}.{tensor}": extent}
         return found if self.gated else found | {f"{name}.bias": extent[:1]}
 
@@ -223,7 +223,7 @@ def footprints(low: Format | str, names: Sequence[str] = ()) -> dict[str, Footpr
 def possible(
     names: Sequence[str], default: Iterable[str], lows: Iterable[Format | str]
 ) -> Iterator[tuple[str, Strategy]]:
-    """Yield strategies in low formats, with their names; without names those by default that are possible.
+    """Yield the named strategies in low formats, by name; without names, the possible ones of the default.
 
     Raises
     ------

@@ -205,7 +205,7 @@ class MuonModel(Updates):
     Raises
     ------
     TypeError
-        If it is no Muon.
+        If it is not a `Muon`.
     ValueError
         If its AdamW moves at a share of the rate, for which an audit has no decay of its own.
     """
@@ -322,7 +322,7 @@ class Plan:
             if item.parameter.grid is not None:
                 raise ValueError(
                     f"strategy {item.name!r} keeps its weights on a grid, and an audit forecasts nothing "
-                    "about these"
+                    "about such weights"
                 )
 
     def decays(self, shape: Sequence[int]) -> bool:

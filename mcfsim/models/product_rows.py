@@ -89,7 +89,7 @@ def read_rows(path: Pathlike) -> list[ProductRow]:
     Raises
     ------
     ValueError
-        If it is no such file; the message names the line.
+        If it is not such a file; the message names the line.
     OSError
         If it cannot be read.
     """
@@ -211,8 +211,8 @@ def layers_to_keep(
     costs : mapping of LayerCost by name
         See `layer_costs`.
     share : float, optional
-        At most this share of all multiplications stays in high precision, and the least is lost: the sum of
-        squares of the relative errors of the other layers' products.
+        At most this share of all multiplications stays in high precision, chosen so that the loss is least:
+        the sum of squares of the relative errors of the other layers' products.
     error : float, optional
         Bound on the root mean square of the relative errors of all products, where those in high precision
         count as exact: the fewest multiplications that keep it stay in high precision.
@@ -225,16 +225,16 @@ def layers_to_keep(
     Raises
     ------
     ValueError
-        If not exactly one of both is given, it is out of range, or layers that must stay high exceed the
-        share.
+        If not exactly one of `share` and `error` is given, it is out of range, or layers that must stay high
+        exceed the share.
     RuntimeError
         If the solver finds nothing in its time.
 
     Notes
     -----
-    The integer program of `mcfsim.models.assignment`, whose result is added up exactly. That errors of layers
-    add up in the square is a rule of thumb: it holds to first order for independent errors, and does not say
-    how sensitive the loss is to a layer.
+    The layers are chosen by the integer program of `mcfsim.models.assignment`, whose result is added up
+    exactly. That errors of layers add up in the square is a rule of thumb: it holds to first order for
+    independent errors, and does not say how sensitive the loss is to a layer.
     """
     if (share is None) == (error is None):
         raise ValueError("give either share=, of multiplications in high precision, or error=, a budget")
@@ -258,7 +258,7 @@ def layers_to_keep(
     else:
         if finite_number("error", error) < 0:
             raise ValueError(f"error = {error} must not be negative")
-        # What the other program loses is what this one takes, in units of the largest.
+        # Here losses are the costs, in units of the largest, and multiplications are the losses.
         finite = [Fraction(item.lost) if math.isfinite(item.lost) else Fraction(0) for item in layers]
         unit = max(finite) or Fraction(1)
         each = tuple((1 + number / unit, Fraction(1)) for number in finite)

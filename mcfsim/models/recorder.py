@@ -57,7 +57,7 @@ class Recorder:
             self.directory.mkdir(parents=True, exist_ok=True)
             if start.exists() or step_files(self.directory):
                 raise OutputError(
-                    f"{self.directory} has a recording; go on with it by after=..., or name another"
+                    f"{self.directory} has a recording; continue it with after=..., or name another"
                 )
             self.count = 0
             _write(start, stored)
@@ -84,7 +84,7 @@ class Recorder:
             If a name, shape or dtype is not that of the step before, a number is NaN or infinite, or the rate
             is out of range.
         OutputError
-            If the file cannot be written, the disk has no room for it, or another recorder goes on with the
+            If the file cannot be written, the disk has no room for it, or another recorder has changed the
             recording.
         """
         if rate is not None and (rate := finite_number("rate", rate)) < 0:
@@ -92,7 +92,7 @@ class Recorder:
         if (found := read_count(self.directory)) not in (None, self.count):
             raise OutputError(
                 f"{self.directory} has {found} steps, and this recorder is after step {self.count}: another "
-                "one goes on with the recording"
+                "one has changed the recording"
             )
         number = self.count + 1
         path = self.directory / step_name(number)

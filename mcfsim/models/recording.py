@@ -137,8 +137,8 @@ def check_tensor(path: Pathlike, name: str, shape: tuple[int, ...]) -> None:
     if not _NAME.fullmatch(name):
         raise FileOfTensorsError(
             path,
-            f"tensor {name[:_SHOWN]!r}: a name has 1 to 1000 characters, no NUL, no surrogate, and another "
-            "end than .npy, and is not __metadata__",
+            f"tensor {name[:_SHOWN]!r}: a name has 1 to 1000 characters, no NUL and no surrogate, does not "
+            "end in .npy, and is not __metadata__",
         )
     if not math.prod(shape):
         raise FileOfTensorsError(path, f"tensor {name!r} of shape {list(shape)} has no elements")
@@ -301,7 +301,7 @@ def write_count(folder: Path, steps: int) -> None:
 
 
 def read_count(folder: Path) -> int | None:
-    """Return how many steps a recorder counted, or None; raise FileOfTensorsError if a file says it wrong."""
+    """Return how many steps a recorder counted, None if no file says; raise if that file is damaged."""
     if not (folder / COUNT).exists():
         return None
     try:
@@ -312,18 +312,18 @@ def read_count(folder: Path) -> int | None:
 
 
 def _check_count(folder: Path, files: Mapping[int, Path]) -> None:
-    """Raise FileOfTensorsError unless the files are as many as a recorder counted; others do not count."""
+    """Raise FileOfTensorsError if a recorder wrote the files, and did not count this many of them."""
     if (recorded := read_count(folder)) is None:
         if shards.read_metadata(files[1]).get("format") != RECORDING:
             return
         raise FileOfTensorsError(
-            folder, f"lacks {COUNT}, which says how many steps were recorded; say how many of them are meant"
+            folder, f"lacks {COUNT}, which says how many steps were recorded; say how many of them to use"
         )
     # A recorder that was killed may have written its last step without counting it.
     if len(files) not in (recorded, recorded + 1):
         raise FileOfTensorsError(
             folder,
-            f"has {len(files)} steps, and {COUNT} says that {recorded} were recorded; say how many are meant",
+            f"has {len(files)} steps, and {COUNT} says that {recorded} were recorded; say how many to use",
         )
 
 

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 # -- kinds ------------------------------------------------------------------------------------------------
-#: Factors of an adapter: of PEFT and those who store as it does, of torchtune; of embeddings.
+#: Factors of an adapter as PEFT and torchtune name them, adapters of embeddings included.
 _FACTOR = re.compile(r"(^|\.)lora_(embedding_)?(?P<factor>[abAB])(\.|$)")
 _MAGNITUDE = re.compile(r"(^|\.)(lora_magnitude_vector|magnitude)(\.|$)")
 #: A norm's tensor by the name of its module, or its own.
 _NORM = re.compile(r"norm|(^|[._])ln(?![a-z])|(^|[._])(gain|gamma)$", re.IGNORECASE)
-#: What else a norm has: a bias, and statistics of batches.
+#: Other tensors of a norm: a bias, and statistics of batches.
 _NO_GAIN = re.compile(r"(^|[._])(bias|beta|running_\w+)$", re.IGNORECASE)
 
 
@@ -49,7 +49,7 @@ def kind_of(name: str, shape: Sequence[int], values: ArrayLike) -> TensorKind:
         adapter's name and ``weight`` or by nothing. Gains lie in a module whose name has ``norm`` or ``ln``,
         or are called ``gain`` or ``gamma``.
     shape : sequence of int
-        A factor has two dimensions or more, a gain and a magnitude have numbers in one alone.
+        A factor has two dimensions or more; a gain or a magnitude extends along one dimension alone.
     values : array_like
         Some elements. A vector of another name is a gain if all lie in [1/2, 2).
     """
@@ -94,7 +94,7 @@ class TensorFinding:
     bytes : float
         Bytes stored for it.
     lost_by_step, edq_by_step : tuple of float
-        The same at each of `Audit.steps`.
+        `lost` and `edq` at each of `Audit.steps`.
     """
 
     lost: float
@@ -118,7 +118,7 @@ class AuditedTensor:
     name, shape, format
         Name, shape and format of the tensor in its file.
     kind : TensorKind
-        A factor of an adapter, a magnitude, a gain, or another one.
+        A factor of an adapter, a magnitude, a gain, or another tensor.
     decayed : bool
         Whether weight decay applies.
     rms, zeros : float
@@ -126,9 +126,9 @@ class AuditedTensor:
     direction_rms : float
         Root mean square of a step's directions, in units of the learning rate, without decay.
     stays_below : tuple of float
-        The rates below which steps as long as the rate leave half of its weights or more unchanged, toward
-        zero and away from it, if a weight is one number of the low format: half the distance to their
-        neighbours.
+        The rates, toward zero and away from it, below which steps as long as the rate leave half of its
+        weights or more unchanged, if each weight is one number of the low format: half the median distance to
+        a neighbour.
     histogram : tuple of float
         Shares of |update| / ulp(weight) in the low format at the largest rate, in the bins of `EDGES`.
     found : mapping of str to TensorFinding

@@ -82,7 +82,7 @@ def _loaded(path: Path) -> Any:
         try:
             with ZipFile(file) as archive:
                 if any(info.compress_type != ZIP_STORED for info in archive.infolist()):
-                    raise ValueError("it is compressed, as torch compresses none")
+                    raise ValueError("it is compressed, which torch never does")
                 damaged = archive.testzip()
             if damaged is None:
                 return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -213,7 +213,7 @@ def check_steps(path: Path, step: float) -> float:
     if not 1 <= step < 2**53 or step != int(step):
         raise FileOfTensorsError(
             path,
-            f"says that {_shown(step)} steps were made; at least one must have been, and a whole number",
+            f"says that {_shown(step)} steps were made; their number must be whole, and at least one",
         )
     return float(step)
 

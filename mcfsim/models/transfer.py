@@ -77,10 +77,10 @@ class Delta:
     Raises
     ------
     TypeError
-        If the size is no int, arrays are not of integers, or codes not unsigned ones of one dtype.
+        If the size is not an int, arrays are not of integers, or codes are not unsigned and of one dtype.
     ValueError
-        If arrays are not vectors of one length, places do not ascend within the tensor, or an old code is the
-        new one.
+        If arrays are not vectors of one length, places do not ascend within the tensor, or an old code equals
+        the new one.
     """
 
     size: int
@@ -198,7 +198,7 @@ class Delta:
 
 
 def apply_delta(data: bytes, weights: Array) -> int:
-    """Change weights in place as bytes of `Delta.encode` say; nothing is written unless all is right.
+    """Change weights in place as the bytes of `Delta.encode` say; write nothing unless every check passes.
 
     Parameters
     ----------
@@ -215,7 +215,7 @@ def apply_delta(data: bytes, weights: Array) -> int:
     Raises
     ------
     TypeError
-        If `data` are no bytes, or `weights` no array, or a masked one.
+        If `data` is not bytes, or `weights` is not an array or is masked.
     ValueError
         If bytes are damaged or missing, or are of another number or size of codes; or if the old codes were
         kept, and `weights` have others at these places. Codes that did not change are not checked.
@@ -249,7 +249,7 @@ def _opened(data: bytes, codes: Array) -> tuple[_Head, bytes]:
         raise ValueError("the bytes are no change of weights, or one of another version")
     payload = data[_HEAD.size :]
     if zlib.crc32(payload, zlib.crc32(data[: _HEAD.size - 4] + bytes(4))) != crc:
-        raise ValueError("the bytes are damaged: their checksum is another")
+        raise ValueError("the bytes are damaged: their checksum does not match")
     if (size, itemsize) != (codes.size, codes.itemsize):
         raise ValueError(
             f"the change is of {size} codes of {itemsize} bytes, and weights are {codes.size} of "
@@ -265,7 +265,7 @@ def _opened(data: bytes, codes: Array) -> tuple[_Head, bytes]:
         except zlib.error as error:
             raise ValueError(f"the bytes cannot be inflated: {error}") from None
     if not least <= len(payload) <= most:
-        raise ValueError(f"{len(payload)} bytes follow the head, and {least} to {most} were to")
+        raise ValueError(f"{len(payload)} bytes follow the head; {least} to {most} were expected")
     return head, payload
 
 
@@ -281,7 +281,7 @@ def _read(head: _Head, payload: bytes, codes: Array) -> tuple[Array, Array]:
         values = np.frombuffer(payload, little, offset=cut)
         places = _places(head, payload[:cut])
     if places.size != head.changed or (places.size and int(places.max()) >= head.size):
-        raise ValueError(f"{places.size} codes change up to the last place, and {head.changed} were to")
+        raise ValueError(f"{places.size} codes change up to the last place; {head.changed} were expected")
     return places, values
 
 
@@ -320,7 +320,7 @@ def _crc(codes: Array) -> int:
 
 # -- before anything is sent ------------------------------------------------------------------------------
 def expected_bytes(size: int, share: float, itemsize: int) -> dict[Encoding, float]:
-    """Return how many bytes each encoding takes in the mean, without deflating.
+    """Return how many bytes each encoding takes on average, without deflating.
 
     Parameters
     ----------
@@ -333,14 +333,14 @@ def expected_bytes(size: int, share: float, itemsize: int) -> dict[Encoding, flo
         Bytes of a code.
     """
     count = share * size
-    # Each 65535 codes that stay before one that changes cost a word more; of some 40 / share none has stayed.
+    # Every 65535 codes that stay before one that changes cost a word more; of 40 / share codes some change.
     stay = np.arange(_MORE, min(size, 40 / share) if share > 0 else 0, _MORE)
     words = count + share * float((size - stay) @ (1.0 - share) ** stay)
     return {kind: float(length) for kind, length in _lengths(size, itemsize, count, words).items()}
 
 
 def _lengths(size: int, itemsize: int, changed: float, words: float) -> dict[Encoding, Any]:
-    """Return how many bytes each encoding takes, not deflated, where gaps take so many words."""
+    """Return how many bytes each encoding takes, not deflated, given the number of words of gaps."""
     values, whole = _HEAD.size + changed * itemsize, _HEAD.size + size * itemsize
     return {
         Encoding.MASK: values + -(-size // 8),

@@ -77,7 +77,7 @@ class Weight:
         return self.numbers(self.stored.read(start, stop))
 
     def numbers(self, elements: NDArray[Any]) -> NDArray[Any]:
-        """Return elements as the file stores them as numbers in the format's carrier."""
+        """Return elements, given as the file stores them, as numbers in the format's carrier."""
         return elements if elements.dtype.kind == "f" else decode(elements, self.format)
 
     def blocks(self, size: int) -> Iterator[NDArray[Any]]:

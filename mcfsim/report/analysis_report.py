@@ -1,4 +1,4 @@
-"""An error analysis as figures and as one HTML page, with a heat behind each expression of the function."""
+"""An error analysis as figures and as one HTML page, which shades each expression by its share."""
 
 from __future__ import annotations
 

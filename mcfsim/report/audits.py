@@ -83,7 +83,7 @@ def tensor_table(audit: Audit, most: int) -> Rows:
 
 
 def kind_table(audit: Audit) -> Rows:
-    """Return one row of strings per kind of tensor, under the cheapest strategy, and the sufficient one."""
+    """Return one row of strings per kind of tensor: how the cheapest strategy does, and which is enough."""
     rows = []
     for kind, part in audit.by_kind().items():
         total = part.totals()[0]

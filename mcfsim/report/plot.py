@@ -49,7 +49,7 @@ def plot(drawn: Drawn, path: str | os.PathLike[str] | None = None) -> Figure:
     Raises
     ------
     TypeError
-        If it is something else.
+        If it is anything else.
     ValueError
         If the path has another suffix, or there is nothing to draw.
     """
@@ -142,7 +142,7 @@ def certificate_figure(certificates: Sequence[Certificate]) -> Iterator[Figure]:
         If there are none.
     """
     if not certificates:
-        raise ValueError("no certificate, no figure")
+        raise ValueError("there is no certificate to draw")
     with subplots(1, 1, width=10, height=1.3 + 0.5 * len(certificates)) as (figure, ((panel,),)):
         for place, item in enumerate(certificates):
             share = item.worst and float(Fraction(item.worst.constant) / Fraction(item.worst.bound))

@@ -29,8 +29,8 @@ INSPECT: Legend = {
     "relative error": "(rounded - number) / |number|, to 6 digits",
     "error in ulp": "the same difference in units in the last place of the number",
     "below, above": "the next values of the format, their codes in parentheses",
-    "ulp": "distance of the values there, exactly, or about what it is in decimal",
-    "components": "values of the format, each of them what the ones before it leave, rounded",
+    "ulp": "distance between the values there: exact, and in decimal, rounded after 'about'",
+    "components": "values of the format, each the rounded remainder of those before it",
     "residual": "number - sum of the components, to 17 digits",
     "-": "there is none",
 }
@@ -110,7 +110,7 @@ AUDIT: Legend = {
     "decay idle": "share of the weights that weight decay alone does not move at the largest rate",
     "v frozen": "share of numbers that beta2 does not move in the second moment: where it is not 0, v cannot "
     "decay. Of numbers that share a scale: where all decay together, to where the largest of them stays",
-    "in the mix": "the cheapest strategy that does for the tensor, where that takes less than one for all",
+    "in the mix": "the cheapest strategy that is enough for the tensor, if this takes less than one for all",
     "enough": "whether EDQ of every tensor reaches --threshold, and v can decay",
     "bytes": "of parameter, gradient, moments and all else that is stored",
 }
@@ -120,13 +120,13 @@ TRANSFER: Legend = {
     "indices": "an index for each code that changed, and the code",
     "gaps": "the distance to the one before, in 16 bits, and the code",
     "dense": "all codes",
-    "of dense": "the least of these, as a share of it; nothing is deflated",
+    "of dense": "the least of these, as a share of dense; nothing is compressed",
 }
 ASSIGN: Legend = {
     "bytes / parameter": "of parameter, gradient, moments and all else that is stored",
     "EDQ": "normalised effective descent quality <D, E> / <D, D>, of the update D that is asked for and the "
     "change E that would come of it: over the run, each step weighted by its rate; 1 if nothing is lost",
-    "lost": "share of all that is asked of all tensors which is lost, of one tensor or in all",
+    "lost": "lost share of all that is asked of all tensors: by one tensor, or in all",
     "in budget": "whether all tensors may be stored so",
     "-": "some tensor cannot be stored so, or nothing is asked",
 }
@@ -146,10 +146,10 @@ VERIFY: Legend = {
     "counterexample": "operands and results in the same form, the simplest found that fail",
 }
 LISTING: Legend = {
-    "is": "claimed, or false: stated because it is not so, and refuted where it can be",
+    "is": "claimed, or false: stated because it does not hold, and refuted where it can be",
 }
 TEXTS: Legend = {
-    "takes": "operands, tuples in parentheses; of a tuple that may have any length, two",
+    "takes": "operands, tuples in parentheses; tuples of variable length are shown with two",
 }
 
 #: The layout of tables, in words for the help.

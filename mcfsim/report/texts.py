@@ -177,7 +177,7 @@ def record(
     if strategy is not None:
         raise ValueError(f"{whole} is no optimizer and takes no strategy")
     if components is not None and operands_of(text, 2) == operands_of(text, 3):
-        raise ValueError(f"{whole} takes no tuples of any length, so the number of components is settled")
+        raise ValueError(f"{whole} takes no tuples of variable length, so its number of components is fixed")
     program = trace(text, fmt, rounding, operands=operands_of(text, components or 2))
     source = inspect.getsource(inspect.unwrap(text))
     return RecordedText(program, source, {}, _result_names(text, len(program.outputs())))

@@ -402,10 +402,10 @@ def test_binary64_is_searched():
 @pytest.mark.parametrize(
     ("along", "at", "more", "message"),
     [
-        ("rounding", ["up"], {"rounding": "down"}, "rounding is not for a curve along rounding"),
-        ("components", [2], {"output": 1}, "output is not for a curve along components"),
+        ("rounding", ["up"], {"rounding": "down"}, "rounding cannot be given for a curve along rounding"),
+        ("components", [2], {"output": 1}, "output cannot be given for a curve along components"),
         ("components", [2], {"options": {"k": 3}}, "the option k is what the curve goes along"),
-        ("length", [2], {"precisions": [5]}, "precisions is not for a curve along length"),
+        ("length", [2], {"precisions": [5]}, "precisions cannot be given for a curve along length"),
     ],
 )
 def test_a_curve_refuses_what_it_sets_itself(along, at, more, message):

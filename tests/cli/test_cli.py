@@ -203,10 +203,10 @@ def test_what_has_no_use_or_is_no_option_or_no_number_is_refused(line: str, mess
 
 def test_the_help_says_who_takes_an_option_and_what_it_is_otherwise() -> None:
     text = " ".join(made_by("--help")[0].output.split())
-    assert "How much. Of near, far. [default: (0.5 for near; 0.25 for far)]" in text
-    assert "Of near, bare. [default: (3 for near; required for bare)]" in text
+    assert "How much. Only for near, far. [default: (0.5 for near; 0.25 for far)]" in text
+    assert "Only for near, bare. [default: (3 for near; required for bare)]" in text
     for of, default in (("bare", "required"), ("said", "none"), ("said", "plain")):
-        assert f"Of {of}. [default: ({default})]" in text
+        assert f"Only for {of}. [default: ({default})]" in text
 
 
 @pytest.mark.parametrize("settings", [OPTIMIZER, PROBLEM], ids=lambda item: item.label)

@@ -104,7 +104,7 @@ NO_NUMBERS = ("2.5", "sNaN", "inf", "1e999999999", "1e-999999999")
         ("audit", "--resume", "--resume needs --checkpoint"),
         ("audit", "--resume --checkpoint none.npz", "there is no checkpoint none.npz"),
         ("audit", "--json /nonexistent/x", "no folder"),
-        ("audit", "--products m.safetensors", "--products is shown on the page of --html"),
+        ("audit", "--products m.safetensors", "--products needs --html, on whose page"),
         ("audit", "--html x.html --products r/weights.safetensors", "weights.safetensors"),
         ("audit", "--png x.pdf", "a figure's name ends in .svg or .png"),
         ("audit", "--json x.json --html x.html --lr 1e308 --warmup 9", "must be finite"),

@@ -309,7 +309,7 @@ def test_a_recording_is_not_begun_where_there_is_one_and_one_recorder_alone_writ
         first.step(gradients(2))  # which would leave a hole before it
     mcf.record(weights(), tmp_path, after=0).step(gradients(1))
     (tmp_path / "weights.safetensors").unlink()
-    with pytest.raises(OSError, match=r"has a recording; go on with it by after=\.\.\., or name another"):
+    with pytest.raises(OSError, match=r"has a recording; continue it with after=\.\.\., or name another"):
         mcf.record(weights(), tmp_path)
     assert names(tmp_path) == ["step-00000001.safetensors"]
 

@@ -88,7 +88,7 @@ def test_nothing_is_drawn_of_nothing_or_into_a_file_of_another_type(trained, cer
         replace(trained, series={}).plot()
     with pytest.raises(TypeError, match="cannot draw a list"):
         mcf.plot([*certificates, trained])
-    with pytest.raises(ValueError, match="no certificate, no figure"), certificate_figure([]):
+    with pytest.raises(ValueError, match="there is no certificate to draw"), certificate_figure([]):
         pass
     with pytest.raises(TypeError, match="as one list"):
         mcf.plot(*certificates[:2])

@@ -360,7 +360,7 @@ REFUSED = {
     "two_sum --as pictures": "unknown --as 'pictures'; allowed: pseudocode, text, network",
     "two_sum --as lvm": "unknown --as 'lvm' (did you mean 'llvm'?)",
     "two_sum --strategy plain": "two_sum is no optimizer and takes no strategy",
-    "two_sum --components 3": "two_sum takes no tuples of any length",
+    "two_sum --components 3": "two_sum takes no tuples of variable length",
     "adamw --components 3": "adamw takes a strategy, which says how many components",
     "adamw --strategy collage": "unknown strategy 'collage' (did you mean",
     "adamw --strategy exact": "strategy 'exact' computes with exact numbers",

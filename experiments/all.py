@@ -24,6 +24,7 @@ ALONE = (
     ("lost_update_phase", "draw"),
     ("late_training", "draw"),
     ("fast_two_sum_map", "main"),
+    ("floors", "main"),
     ("memory_quality", "draw"),
     ("grow_error", "main"),
     ("sr_random_bits", "draw"),

@@ -309,11 +309,11 @@ def _check_out(out: Any, target: np.dtype[Any], shape: tuple[int, ...]) -> None:
 
 
 @lru_cache(maxsize=256)
-@lru_cache(maxsize=256)
 def _looked_up(fmt: Any, rounding: Any, overflow: Any, underflow: Any) -> tuple[Format, Rounding]:
     return get_format(fmt), get_rounding(rounding, overflow, underflow)
 
 
+@lru_cache(maxsize=256)
 def _kernel_for(
     source: np.dtype[Any], fmt: Format, rounding: Rounding
 ) -> tuple[np.dtype[Any], RoundingKernel]:

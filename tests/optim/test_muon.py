@@ -266,7 +266,7 @@ def test_a_run_is_measured_beside_exact_steps():
         ({"components": 0}, ValueError, "components"),
         ({"components": 2, "fused": False}, ValueError, "fused=True"),
         ({"accumulator": "float32"}, TypeError, "must be an Accumulator"),
-        ({"accumulator": Accumulator("float32", "up", block=1)}, ValueError, "to nearest even"),
+        ({"accumulator": Accumulator("float32", "up", block=1)}, ValueError, "must round nearest_even"),
         ({"fused": 1}, TypeError, "True or False"),
         ({"margin": 0.0}, ValueError, "must be positive"),
         ({"epsilon": -1.0}, ValueError, "must not be negative"),

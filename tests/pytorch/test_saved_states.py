@@ -176,7 +176,10 @@ MATRIX, NAN = torch.ones(5, 3), torch.tensor(np.nan)
         (of_first(exp_avg_sq=-MATRIX), "has a negative second moment"),
         (of_first(exp_avg_sq=MATRIX / 0), "matrix.exp_avg_sq: 0 NaN, 15 infinite"),
         *((of_first(step=x), "how many steps were made of 'matrix'") for x in (torch.ones(2), "2", True)),
-        *((of_first(step=x), "steps were made; at least one must") for x in (2.5, 10**400, NAN)),
+        *(
+            (of_first(step=x), "steps were made; their number must be whole, and at least one")
+            for x in (2.5, 10**400, NAN)
+        ),
         (lambda it: it["state"].update({0: 3}), "the state of 'matrix' is no dict: 3"),
         (lambda it: it.update(param_groups=3), "'param_groups' is no list: 3"),
         (lambda it: it.update(param_groups=[3]), "group 0 is no dict: 3"),

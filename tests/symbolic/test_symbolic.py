@@ -216,7 +216,7 @@ AR, FOREIGN = SymbolicArithmetic(), SymbolicArithmetic().value(1 - u)
     refused(UndecidedError, "leading coefficient 2 of 2 has no rational root", AR.sqrt, 2),
     refused(UndecidedError, "its leading power is odd", done, (AR, "sqrt", u)),
     refused(UndecidedError, r"operand = 1 \+ u is no value of precision p", done, (AR, "add", 1 + u, 1)),
-    refused(UndecidedError, "no other format", AR.like, ("bfloat16", Rounding())),
+    refused(UndecidedError, "cannot be combined with another format", AR.like, ("bfloat16", Rounding())),
     refused(ZeroDivisionError, "zero", done, (AR, "div", 1, 0 * u)),
     refused(ValueError, "negative number -1", AR.sqrt, -1),
     refused(ValueError, "1/3 is not dyadic", done, (AR, "add", u, Fraction(1, 3))),

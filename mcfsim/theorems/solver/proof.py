@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import combinations, islice
-from math import lcm
+from math import ceil, lcm
 from typing import Any
 
 from mcfsim.checks import check_int
@@ -89,7 +89,9 @@ class Solver:
     def has_model(self) -> bool | None:
         """Return whether the assertions have a model; None if the time did not suffice."""
         while True:
-            self._solver.set("timeout", max(1, int(1000 * self.left)))
+            if (left := self.left) <= 0:
+                return None
+            self._solver.set("timeout", ceil(1000 * left))
             found = self._solver.check()
             if found == self._z3.unknown:
                 return None

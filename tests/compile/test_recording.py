@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import os
+import pickle
+import subprocess
+import sys
 from fractions import Fraction
 from functools import partial
 
@@ -30,6 +34,25 @@ TEXTS = {
     "dw_plus_fp": (double_word.dw_plus_fp, (PAIR, "y")),
     "partial": (partial(lambda ar, x, y, s: ar.fma(x, s, y), s=0.75), None),
 }
+
+
+@pytest.mark.costly("a process of its own")
+def test_a_key_of_a_program_is_found_again_in_a_process_that_hashes_strings_otherwise():
+    program = trace(eft.two_sum, "bfloat16")
+    assert program.key == trace(eft.two_sum, "bfloat16").key != trace(eft.two_sum, "float16").key
+    code = (
+        "import pickle, sys, mcfsim as mcf; from mcfsim.compile import trace; "
+        "read = pickle.load(sys.stdin.buffer).key; "
+        'print({trace(mcf.two_sum, "bfloat16").key: "found"}.get(read))'
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        input=pickle.dumps(program),
+        env={**os.environ, "PYTHONHASHSEED": "1"},
+        capture_output=True,
+        check=True,
+    )
+    assert found.stdout.split() == [b"found"]
 
 
 @pytest.mark.parametrize("name", TEXTS)

@@ -221,11 +221,11 @@ def _checked(rounded: RoundedFunction, truth: int) -> TruthCheck | None:
     constants = np.nan
     # A function that asks for the format of its arithmetic does not run in exact arithmetic, which has none.
     with suppress(AttributeError, LookupError, TypeError), np.errstate(all="ignore"):
-        by_text = of_function(rounded, given)
-        apart = np.abs((by_text.nearest - by_program.nearest) + (by_text.rest - by_program.rest))
-        apart = apart / np.abs(by_text.nearest)
-        if not (np.isnan(by_text.nearest) & ~np.isnan(by_program.nearest)).all():  # it ran for some input
-            constants, bits = float(apart[np.isfinite(apart)].max(initial=0.0)), max(bits, by_text.bits)
+        by_function = of_function(rounded, given)
+        apart = np.abs((by_function.nearest - by_program.nearest) + (by_function.rest - by_program.rest))
+        apart = apart / np.abs(by_function.nearest)
+        if not (np.isnan(by_function.nearest) & ~np.isnan(by_program.nearest)).all():  # it ran for some input
+            constants, bits = float(apart[np.isfinite(apart)].max(initial=0.0)), max(bits, by_function.bits)
     return TruthCheck(
         inputs=size,
         compared=int(usable.sum()),

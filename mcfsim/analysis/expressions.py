@@ -16,7 +16,7 @@ from traceback import walk_tb
 from types import CodeType, MappingProxyType
 from typing import Any, NoReturn
 
-from mcfsim.analysis.samplers import name_of, text_of
+from mcfsim.analysis.samplers import innermost, name_of
 from mcfsim.backends.block_arithmetic import BlockArithmetic
 from mcfsim.checks import hint
 from mcfsim.compile.program import Program
@@ -222,7 +222,7 @@ def recorded_function(
     TypeError, ValueError
         If the function does anything with its operands other than pass them to the arithmetic.
     """
-    code = getattr(text_of(function), "__code__", None)
+    code = getattr(innermost(function), "__code__", None)
 
     class FromHere(_Recording):
         own_file = "" if code is None else code.co_filename

@@ -232,7 +232,7 @@ def _called(name: Any) -> str:
     return str(name) if isinstance(name, str) else f"{name[0].removesuffix('0')}*{len(name)}"
 
 
-def text_of(function: Callable[..., Any]) -> Callable[..., Any]:
+def innermost(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function that a partial or a decorated function calls in the end."""
     while True:
         inner = function.func if isinstance(function, partial) else getattr(function, "__wrapped__", None)
@@ -243,7 +243,7 @@ def text_of(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def name_of(function: Callable[..., Any]) -> str:
     """Return the name of a function, or of the class of a callable object."""
-    text = text_of(function)
+    text = innermost(function)
     return str(getattr(text, "__name__", type(text).__name__))
 
 
@@ -274,7 +274,7 @@ def in_order(function: Callable[..., Any], names: Sequence[str]) -> Callable[...
     ):
         return function
 
-    @wraps(text_of(function))
+    @wraps(innermost(function))
     def ordered(ar: Any, *operands: Any, **options: Any) -> Any:
         return function(ar, **dict(zip(names, operands, strict=True)), **options)
 

@@ -103,7 +103,7 @@ def analyse(
         )
     from mcfsim.analysis.advice import target_of, wider_format
     from mcfsim.analysis.analyse import analyse as run_analysis
-    from mcfsim.analysis.samplers import sampler, text_of
+    from mcfsim.analysis.samplers import innermost, sampler
     from mcfsim.formats import get_format
     from mcfsim.report.plotting import checked_suffix
     from mcfsim.storage.shards import check_apart
@@ -114,7 +114,7 @@ def analyse(
     told = _pairs(input, "--input", "x=normal()")
     inputs = {**samplers, **{name: sampler(text) for name, text in told.items()}}
     read = {f"--input {name}": item.file for name, item in inputs.items()}
-    if isfunction(text := text_of(found)):
+    if isfunction(text := innermost(found)):
         read["FUNCTION"] = Path(text.__code__.co_filename)
     check_apart({"--json": json_file, "--html": html, "--png": png}, read)
     options = {name: _literal(text) for name, text in _pairs(option, "--option", "k=2").items()}

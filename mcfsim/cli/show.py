@@ -16,7 +16,7 @@ from mcfsim.report.tables import Rows, markdown_table
 from mcfsim.report.terminal import output_width, print_columns, print_legend, print_rows, say, say_text
 
 if TYPE_CHECKING:
-    from mcfsim.report.texts import RecordedText
+    from mcfsim.report.algorithms import RecordedAlgorithm
 
 
 # -- formats, numbers, memory -----------------------------------------------------------------------------
@@ -112,27 +112,27 @@ def memory(
 # Each function imports what it needs, so that other commands start at once.
 
 
-def _pseudocode(recorded: RecordedText) -> None:
+def _pseudocode(recorded: RecordedAlgorithm) -> None:
     say_text(recorded.program.pseudocode())
 
 
-def _text(recorded: RecordedText) -> None:
+def _text(recorded: RecordedAlgorithm) -> None:
     say_text(recorded.source.rstrip())
 
 
-def _llvm(recorded: RecordedText) -> None:
+def _llvm(recorded: RecordedAlgorithm) -> None:
     from mcfsim.report.program_report import generated_source
 
     say_text(generated_source(recorded).rstrip())
 
 
-def _triton(recorded: RecordedText) -> None:
+def _triton(recorded: RecordedAlgorithm) -> None:
     from mcfsim.report.program_report import generated_kernel
 
     say_text(generated_kernel(recorded).rstrip())
 
 
-def _network(recorded: RecordedText) -> None:
+def _network(recorded: RecordedAlgorithm) -> None:
     from mcfsim.report.wiring import network_text, wired
 
     width = output_width()
@@ -141,7 +141,7 @@ def _network(recorded: RecordedText) -> None:
         print_legend(terminal.NETWORK, width)
 
 
-def _cost(recorded: RecordedText) -> None:
+def _cost(recorded: RecordedAlgorithm) -> None:
     from mcfsim.report import program_report
 
     tables = [program_report.summary_table(recorded), program_report.memory_table(recorded)]
@@ -157,7 +157,7 @@ def _cost(recorded: RecordedText) -> None:
 
 
 #: Functions that show a program, by the value of ``--as``.
-VIEWS: dict[str, Callable[[RecordedText], None]] = {
+VIEWS: dict[str, Callable[[RecordedAlgorithm], None]] = {
     "pseudocode": _pseudocode,
     "text": _text,
     "network": _network,
@@ -202,8 +202,8 @@ def show(
     ] = None,
 ) -> None:
     """Show an algorithm as a program: its operations, its drawing, its compiled loop, and what it costs."""
+    from mcfsim.report.algorithms import algorithm_table, is_staged, record, stage_table
     from mcfsim.report.plotting import checked_suffix
-    from mcfsim.report.texts import is_staged, record, stage_table, text_table
     from mcfsim.rounding import get_rounding
 
     if view not in VIEWS:
@@ -217,8 +217,8 @@ def show(
     elif output is not None:
         checked_suffix(output)
     if name is None or (is_staged(name) and view == "pseudocode"):
-        rows = text_table() if name is None else stage_table(name)
-        print_rows(rows, terminal.TEXTS, ["what"], numbers=False)
+        rows = algorithm_table() if name is None else stage_table(name)
+        print_rows(rows, terminal.ALGORITHMS, ["what"], numbers=False)
         return
     recorded = record(name, fmt, policies, strategy=strategy, components=components)
     if output is None:
@@ -227,7 +227,7 @@ def show(
         _draw(recorded, f"{recorded.program.name}; {fmt}, {policies.mode}", output)
 
 
-def _draw(recorded: RecordedText, title: str, output: Path) -> None:
+def _draw(recorded: RecordedAlgorithm, title: str, output: Path) -> None:
     from mcfsim.report.plotting import save_one
     from mcfsim.report.program_report import network_figure
     from mcfsim.report.wiring import wired

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.checks import check_processor
+from mcfsim.compile.group_algorithm import GroupAlgorithm, GroupLine, Places, Warps, halved
 from mcfsim.compile.group_source import block_source, group_source, group_tables
-from mcfsim.compile.group_text import GroupLine, GroupText, Places, Warps, halved
 from mcfsim.compile.llvm_source import array
 from mcfsim.compile.llvm_text import Function, module, number
 from mcfsim.compile.loops import word_dtype
@@ -26,15 +26,15 @@ Array = NDArray[Any]
 
 
 class GroupLoops(NamedLoops):
-    """Encoding and decoding of groups by a `GroupText`, an algorithm that says how groups are stored.
+    """Encoding and decoding of groups by a `GroupAlgorithm`, an algorithm that says how groups are stored.
 
     Groups are ranges of a vector between bounds; an array has their shared numbers, one row per group.
     """
 
-    def __init__(self, text: GroupText) -> None:
+    def __init__(self, algorithm: GroupAlgorithm) -> None:
         super().__init__()
-        self.text, self._line = text, GroupLine(text)
-        self._places = None if text.places is None else Places(text.places)
+        self.algorithm, self._line = algorithm, GroupLine(algorithm)
+        self._places = None if algorithm.places is None else Places(algorithm.places)
         self._tables = group_tables(self._line, self._places)
 
     def encode(self, x: Array, bounds: Array, codes: Array, shared: Array) -> None:
@@ -50,15 +50,15 @@ class GroupLoops(NamedLoops):
         shared : array of float32, shape (groups,) or (groups, shared)
         """
         check_processor()
-        own, rows = self._line, shared.reshape(-1, self.text.shared)
+        own, rows = self._line, shared.reshape(-1, self.algorithm.shared)
         if self.pays(x.size, "encode"):
             numbers = np.ascontiguousarray(x, np.float32)
             self._run("encode", *self._tables, numbers, bounds, codes, rows)
         elif x.size:
             (measured,) = run(own.line, (own.measured,), x=x)
             found = {"greatest": np.maximum.reduceat(measured, bounds[:-1])}
-            if self.text.warps is not None:
-                found["least"] = self._least(np.abs(x), bounds, self.text.warps)
+            if self.algorithm.warps is not None:
+                found["least"] = self._least(np.abs(x), bounds, self.algorithm.warps)
             for place, column in enumerate(run(own.line, own.made, **found)):
                 rows[:, place] = column
             (made,) = run(own.line, (own.encoded,), x=x, **self._spread(rows, bounds))
@@ -67,11 +67,11 @@ class GroupLoops(NamedLoops):
     def decode(self, codes: Array, shared: Array, bounds: Array, out: Array) -> None:
         """Write the numbers of codes into an array of float32; arguments as for `encode`."""
         check_processor()
-        own, rows = self._line, shared.reshape(-1, self.text.shared)
+        own, rows = self._line, shared.reshape(-1, self.algorithm.shared)
         if self.pays(codes.size, "decode"):
             self._run("decode", *self._tables, codes, rows, bounds, out)
         elif codes.size:
-            taken = codes.astype(np.int32) if self.text.table is None else self.text.table[codes]
+            taken = codes.astype(np.int32) if self.algorithm.table is None else self.algorithm.table[codes]
             (out[...],) = run(own.line, (own.decoded,), code=taken, **self._spread(rows, bounds))
 
     def _least(self, magnitudes: Array, bounds: Array, warps: Warps) -> Array:
@@ -103,7 +103,7 @@ class GroupLoops(NamedLoops):
         return group_source(self._line, self._places, name)
 
     def _examples(self, name: str) -> Sequence[Any]:
-        bounds, shared = np.zeros(1, np.int64), np.empty((0, self.text.shared), np.float32)
+        bounds, shared = np.zeros(1, np.int64), np.empty((0, self.algorithm.shared), np.float32)
         numbers, codes = np.empty(0, np.float32), np.empty(0, np.uint8)
         if name == "encode":
             return *self._tables, numbers, bounds, codes, shared
@@ -111,18 +111,18 @@ class GroupLoops(NamedLoops):
 
 
 class BlockLoops(NamedLoops):
-    """Compiled encoding and decoding of blocks of one size, by a `GroupText` that stores no codes.
+    """Compiled encoding and decoding of blocks of one size, by a `GroupAlgorithm` that stores no codes.
 
     Parameters
     ----------
-    text : GroupText
+    algorithm : GroupAlgorithm
     block : int
         The elements of a block.
     """
 
-    def __init__(self, text: GroupText, block: int) -> None:
+    def __init__(self, algorithm: GroupAlgorithm, block: int) -> None:
         super().__init__()
-        self.text, self._line, self._block = text, GroupLine(text), block
+        self.algorithm, self._line, self._block = algorithm, GroupLine(algorithm), block
 
     def encode(
         self, x: Array, elements: Array, shared: Array, *numbers: float, words: Array | None = None
@@ -136,7 +136,7 @@ class BlockLoops(NamedLoops):
         *numbers : float
             The same for all blocks.
         words : array of `word_dtype`, shape (blocks * block,)
-            If the text takes random bits: the upper ones of these words.
+            If the algorithm takes random bits: the upper ones of these words.
         """
         self._run("encode", x, elements, shared, *(() if words is None else (words,)), *numbers)
 
@@ -163,9 +163,9 @@ class BlockLoops(NamedLoops):
 
     def _examples(self, name: str) -> Sequence[Any]:
         numbers, found = np.empty(0, np.float32), np.empty(0, np.int32)
-        shared = np.empty((0, self.text.shared), np.float32)
+        shared = np.empty((0, self.algorithm.shared), np.float32)
         out = np.empty(0, DTYPES[self._line.decoded.type])
-        words = [np.empty(0, word_dtype(self.text.random_bits)) for _ in self._line.word]
+        words = [np.empty(0, word_dtype(self.algorithm.random_bits)) for _ in self._line.word]
         arrays: dict[str, Any] = {"decode": (numbers, shared, out), "measure": (numbers, found)}
         arrays["share"] = found, shared
         given = arrays.get(name, (numbers, numbers, shared, *words))
@@ -173,15 +173,15 @@ class BlockLoops(NamedLoops):
 
 
 @lru_cache(maxsize=64)
-def block_loops(text: GroupText, block: int) -> BlockLoops:
+def block_loops(algorithm: GroupAlgorithm, block: int) -> BlockLoops:
     """Return the compiled loops over blocks of one size, made once."""
-    return BlockLoops(text, block)
+    return BlockLoops(algorithm, block)
 
 
 @lru_cache(maxsize=64)
-def group_loops(text: GroupText) -> GroupLoops:
-    """Return the loops that encode and decode groups by a `GroupText`, made once."""
-    return GroupLoops(text)
+def group_loops(algorithm: GroupAlgorithm) -> GroupLoops:
+    """Return the loops that encode and decode groups by a `GroupAlgorithm`, made once."""
+    return GroupLoops(algorithm)
 
 
 def uniform(size: int, group: int) -> Array:

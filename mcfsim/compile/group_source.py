@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.compile.group_text import GroupLine, Places, Warps
+from mcfsim.compile.group_algorithm import GroupLine, Places, Warps
 from mcfsim.compile.llvm_source import array, loops
 from mcfsim.compile.llvm_text import REGISTERS, Function, module, number
 from mcfsim.compile.lowering import Lowered
@@ -34,18 +34,18 @@ def group_source(line: GroupLine, places: Places | None, name: str) -> str:
 def group_tables(line: GroupLine, places: Places | None) -> list[Array]:
     """Return the tables that both functions take: numbers by place, bounds of places, and buckets' starts."""
     if places is None:
-        return [] if line.text.table is None else [line.text.table]
+        return [] if line.algorithm.table is None else [line.algorithm.table]
     beyond = np.append(places.bounds, np.float32("nan"))  # which no number reaches
-    assert line.text.table is not None
-    return [line.text.table, beyond, places.buckets.starts]
+    assert line.algorithm.table is not None
+    return [line.algorithm.table, beyond, places.buckets.starts]
 
 
 def _begun(
     name: str, line: GroupLine, arguments: Sequence[tuple[str, int]], *, wide: bool = True
 ) -> tuple[Function, Lowered]:
     """Return a function that takes the tables and arrays, by names and dimensions, and its line."""
-    tables = [] if line.text.table is None else ["%table"]
-    tables += [] if line.text.places is None else ["%reached", "%starts"]
+    tables = [] if line.algorithm.table is None else ["%table"]
+    tables += [] if line.algorithm.places is None else ["%reached", "%starts"]
     taken = [*((x, 1) for x in tables), *arguments]
     function = Function(name, [y for x in taken for y in array(*x)], wide=wide)
     return function, Lowered(line.line)
@@ -88,7 +88,7 @@ def _greatest_measure(
 def _encoding(line: GroupLine, places: Places | None) -> Function:
     taken = [("%x", 1), ("%bounds", 1), ("%codes", 1), ("%shared", 2)]
     function, lowered = _begun("encode", line, taken, wide=places is None)
-    warps = line.text.warps
+    warps = line.algorithm.warps
     threads = "" if warps is None else function.variable("float", warps.block)
     of_warps = "" if warps is None else function.variable("float", warps.width)
     with function.loop(function.made("sub i64 %bounds.size, 1")) as g:
@@ -127,7 +127,7 @@ def _decoding(line: GroupLine) -> Function:
 
         def read(value: Value, i: str) -> str:
             code = function.load("i8", own, i)
-            if line.text.table is None:
+            if line.algorithm.table is None:
                 return function.made(f"zext i8 {code} to i32")
             return function.load("float", "%table", function.made(f"zext i8 {code} to i64"))
 
@@ -277,12 +277,12 @@ def _each(
 
 
 def _word(line: GroupLine) -> str:
-    return f"i{word_bits(line.text.random_bits)}"
+    return f"i{word_bits(line.algorithm.random_bits)}"
 
 
 def _bits(function: Function, line: GroupLine, words: str, i: str) -> str:
     """Return the random bits of an element, the upper ones of its word."""
-    bits, own = line.text.random_bits, _word(line)
+    bits, own = line.algorithm.random_bits, _word(line)
     drawn = function.made(f"lshr {own} {function.load(own, words, i)}, {word_bits(bits) - bits}")
     return function.converted(drawn, own, REGISTERS[line.word[0].type])
 

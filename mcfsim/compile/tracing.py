@@ -115,7 +115,7 @@ class ProgramRecording:
     numbers_draw = False
 
     def __init__(self, inputs: tuple[Register, ...], *, lines: bool) -> None:
-        self.name, self.inputs, self.results = "text", inputs, None
+        self.name, self.inputs, self.results = "algorithm", inputs, None
         self.named: tuple[str, ...] = ()
         self.kinds: list[Kind] = []
         self.steps: list[int] = []
@@ -373,7 +373,7 @@ def record(
         lambda x: Traced(recording, next(places), x.format) if isinstance(x, Register) else x, entered
     )
     recording.results = function(arithmetic(fmt, get_rounding(rounding), recording), *given, **options)
-    recording.name = getattr(function, "__name__", "text")
+    recording.name = getattr(function, "__name__", "algorithm")
     if len({x.name for x in inputs}) < len(inputs):
         raise ValueError(f"operands must have distinct names, not {', '.join(x.name for x in inputs)}")
     recording.named = tuple(dict.fromkeys(x.name for x in leaves if isinstance(x, Scalar)))

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mcfsim.compile.group_algorithm import GroupAlgorithm
 from mcfsim.compile.group_loops import group_loops, uniform
-from mcfsim.compile.group_text import GroupText
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import FLOAT32, carrier_of, code_dtype
@@ -164,9 +164,9 @@ class Groups:
 
     def numbers(self) -> Array:
         """Return the numbers as an array in the carrier of their format."""
-        if (text := text_of(self.kept, self.format)) is not None:
+        if (algorithm := group_algorithm(self.kept, self.format)) is not None:
             found = np.empty(self.codes.size, np.float32)
-            group_loops(text).decode(self.codes, self.scales, self.edges.bounds(self.part), found)
+            group_loops(algorithm).decode(self.codes, self.scales, self.edges.bounds(self.part), found)
             return found
         kept = self.scaled
         exact = read(self.codes, kept.element).astype(kept.carrier)
@@ -176,8 +176,8 @@ class Groups:
 
     def keep(self, numbers: Array) -> None:
         """Quantise numbers and store them; elements are rounded to nearest even, and saturate."""
-        if (text := text_of(self.kept, self.format)) is not None:
-            group_loops(text).encode(numbers, self.edges.bounds(self.part), self.codes, self.scales)
+        if (algorithm := group_algorithm(self.kept, self.format)) is not None:
+            group_loops(algorithm).encode(numbers, self.edges.bounds(self.part), self.codes, self.scales)
             return
         elements, scales = self._quantized(numbers, self.scaled)
         write(self.codes, elements, self.scaled.element)
@@ -201,7 +201,7 @@ class Groups:
 
 
 @lru_cache(maxsize=64)
-def text_of(kept: ScaledFormat | Quantiser, fmt: Format) -> GroupText | None:
+def group_algorithm(kept: ScaledFormat | Quantiser, fmt: Format) -> GroupAlgorithm | None:
     """Return the algorithm that stores groups of numbers of a format, or None if there is none."""
     if carrier_of(fmt) != FLOAT32:
         return None

@@ -28,7 +28,7 @@ from mcfsim.scaled.rules import sum_of_magnitudes
 #: The intermediate results of a step, by name: each a value, or a tuple of components.
 Known = Mapping[str, Any]
 #: A straight line ``(roles, strategy, known, scalars)`` that returns new results by name.
-Text = Callable[[Roles, Strategy, Known, Any], dict[str, Any]]
+Algorithm = Callable[[Roles, Strategy, Known, Any], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Stage:
 
     Parameters
     ----------
-    text : callable
+    algorithm : callable
         ``(roles, strategy, known, scalars)``, which returns its results by name. A result named like a part
         of the state, such as ``"parameter"``, is the new value of that part.
     over : Granularity
@@ -47,14 +47,14 @@ class Stage:
         are tuples of components; and results of earlier stages and `Gathered` numbers.
     """
 
-    text: Text
+    algorithm: Algorithm
     over: Granularity
     takes: tuple[str, ...]
 
     @property
     def name(self) -> str:
         """Name of the stage's function."""
-        return self.text.__name__
+        return self.algorithm.__name__
 
 
 @dataclass(frozen=True)
@@ -146,12 +146,12 @@ def straight(step: Callable[..., Step]) -> Stage:
     """Return a step that is a straight line as one stage, which takes the state by its fields' names."""
 
     @wraps(step)
-    def text(roles: Roles, strategy: Strategy, known: Known, scalars: Any) -> dict[str, Any]:
+    def by_name(roles: Roles, strategy: Strategy, known: Known, scalars: Any) -> dict[str, Any]:
         old = State(*(known[label] for label in State._fields))
         new, update = step_by(step, roles, strategy, old, known["gradient"], scalars)
         return {**{label: tuple(part) for label, part in new._asdict().items()}, "update": update}
 
-    return Stage(text, Granularity.ELEMENT, (*State._fields, "gradient"))
+    return Stage(by_name, Granularity.ELEMENT, (*State._fields, "gradient"))
 
 
 def parameter_of(known: Known) -> State:
@@ -198,7 +198,7 @@ def check_step(hyper: Declaration, strategy: Strategy, roles: Roles, shape: tupl
             known[item.name] = np.empty(0, ar.carrier)
         else:
             given = {name: known[name] for name in item.takes}
-            known |= item.text(roles.on_block(1, 0), strategy, given, scalars)
+            known |= item.algorithm(roles.on_block(1, 0), strategy, given, scalars)
 
 
 #: Functions that run a stage on arrays of one shape, given by name, and compute numbers from a whole array;

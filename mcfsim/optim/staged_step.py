@@ -178,7 +178,7 @@ class _Tensor:
             taken = iter([x[block] for x in leaves])
             known = {label: mapped(lambda _: next(taken), x) for label, x in given.items()}
             with np.errstate(all="ignore"):
-                pieces[block.start] = stage.text(roles, self.strategy, known, self.scalars)
+                pieces[block.start] = stage.algorithm(roles, self.strategy, known, self.scalars)
 
         in_stripes(work, slice(0, leaves[0].size), BLOCK, self.threads)
         parts = [flat(tuple(pieces[start].values())) for start in sorted(pieces)]

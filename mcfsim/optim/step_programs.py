@@ -18,7 +18,7 @@ from mcfsim.compile.program import Program, Register, Scalar, flat, mapped
 from mcfsim.compile.tracing import trace
 from mcfsim.formats import FORMATS, Format
 from mcfsim.optim.declaration import Declaration, check_addition
-from mcfsim.optim.staged import Gathered, Known, Stage, Staged, Text, known_state, stages_of
+from mcfsim.optim.staged import Algorithm, Gathered, Known, Stage, Staged, known_state, stages_of
 from mcfsim.optim.state import grid_of, steps_of, with_steps
 from mcfsim.optim.strategies import FLOAT32, Roles, Strategy
 from mcfsim.optim.vectors import is_packed
@@ -128,7 +128,7 @@ def record_stages(
             formats[item.name] = roles.of(item.role).format
             continue
         name = f"{kind}.{item.name}" if hyper.staged else kind
-        stage = item if bits is None else replace(item, text=partial(_closed, item.text, bits))
+        stage = item if bits is None else replace(item, algorithm=partial(_closed, item.algorithm, bits))
         program, results = _recorded(stage, strategy, roles, scalars, formats, lines=lines)
         found[place] = RecordedStage(replace(program, name=f"{name}, {strategy.name}"), results)
         formats |= {label: mapped(lambda x: getattr(x, "format", None), x) for label, x in results.items()}
@@ -143,7 +143,7 @@ def _recorded(
 
     def record(ar: Arithmetic, *given: Any) -> Any:
         recorders = roles.mapped(lambda role: ar.like(role.format, role.rounding))
-        made = stage.text(recorders, strategy, dict(zip(stage.takes, given, strict=True)), scalars)
+        made = stage.algorithm(recorders, strategy, dict(zip(stage.takes, given, strict=True)), scalars)
         names[:] = made
         return tuple(made.values())
 
@@ -162,13 +162,13 @@ def _recorded(
 
 
 def _closed(
-    text: Text, bits: int, roles: Roles, strategy: Strategy, known: Known, scalars: Any
+    algorithm: Algorithm, bits: int, roles: Roles, strategy: Strategy, known: Known, scalars: Any
 ) -> dict[str, Any]:
     """Run a step's algorithm on a remainder of `bits` bits in place of the master copy."""
     ar, low = roles.parameter, roles.model.format
     assert low is not None
     master = with_steps(ar, low, bits, known["parameter"][0], known["extra"][0])
-    made = text(roles, strategy.unshared, {**known, "extra": (master,)}, scalars)
+    made = algorithm(roles, strategy.unshared, {**known, "extra": (master,)}, scalars)
     return {**made, "extra": (steps_of(ar, low, bits, made["parameter"][0], made["extra"][0]),)}
 
 

@@ -176,9 +176,9 @@ class TorchMuon(Muon):
         """Return a tensor's step; see `torch_ahead` and `torch_turned` for its rounding points."""
         if len(shape) < 2:
             return (TORCH_BESIDE,)
-        text = torch_ahead if self.nesterov else torch_momentum
+        algorithm = torch_ahead if self.nesterov else torch_momentum
         return (
-            Stage(text, Granularity.ELEMENT, ("gradient", "m")),
+            Stage(algorithm, Granularity.ELEMENT, ("gradient", "m")),
             Orthogonal("factor", "direction", Granularity.ELEMENT, "update", self.iteration),
             Vectorised("vectorised", "direction", Granularity.ELEMENT, "update"),
             Stage(torch_turned, Granularity.ELEMENT, ("factor", "vectorised", "parameter", "extra")),

@@ -110,8 +110,8 @@ class Split:
 
 @lru_cache
 def _joined(following: int, *, rounded: bool) -> tuple[Line, tuple[Value, ...]]:
-    text = partial(joined_element, following=following, rounded=rounded)
-    return recorded(text, leading=I32, rest=I32)
+    element = partial(joined_element, following=following, rounded=rounded)
+    return recorded(element, leading=I32, rest=I32)
 
 
 @lru_cache
@@ -283,11 +283,11 @@ class Remainder:
         np.copyto(steps, 0.0, where=np.isnan(steps))
         self.rest[...] = steps.astype(f"i{self.rest.itemsize}").view(self.rest.dtype)
 
-    def _made(self, text: Any, beside: Array) -> Array:
+    def _made(self, algorithm: Any, beside: Array) -> Array:
         """Return the result of `with_steps` or `steps_of` for the leading values and numbers near them."""
         ar, leading = arithmetic("float32", compiled=False), read(self.leading, self.low)
         with np.errstate(all="ignore"):
-            return np.array(text(ar, self.low, self.bits, leading, beside), np.float32)
+            return np.array(algorithm(ar, self.low, self.bits, leading, beside), np.float32)
 
 
 def filling(

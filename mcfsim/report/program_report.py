@@ -16,9 +16,9 @@ from mcfsim.kernels.carriers import UnsupportedFormatError, carrier_of
 from mcfsim.kernels.element.machine import Type
 from mcfsim.kernels.elementary import FUNCTIONS
 from mcfsim.kernels.operation_plan import SELECTING
+from mcfsim.report.algorithms import RecordedAlgorithm
 from mcfsim.report.plotting import COLOURS, subplots
 from mcfsim.report.tables import Rows
-from mcfsim.report.texts import RecordedText
 from mcfsim.report.wiring import SIDES, Gate, Stave, Wiring, staves
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _TYPES = {
 _NONE = ("input", "constant", "bits", "number")
 
 
-def generated_source(recorded: RecordedText) -> str:
+def generated_source(recorded: RecordedAlgorithm) -> str:
     """Return the source of the loop that LLVM compiles, which need not be installed.
 
     Raises
@@ -47,7 +47,7 @@ def generated_source(recorded: RecordedText) -> str:
     return source(lower(recorded.program, _entering(recorded)), _about(recorded))
 
 
-def generated_kernel(recorded: RecordedText) -> str:
+def generated_kernel(recorded: RecordedAlgorithm) -> str:
     """Return the source of the kernel that Triton compiles for a GPU; neither need be present.
 
     Raises
@@ -58,11 +58,11 @@ def generated_kernel(recorded: RecordedText) -> str:
     return kernel_source(lower(recorded.program, _entering(recorded), clean=False), _about(recorded))
 
 
-def _about(recorded: RecordedText) -> str:
+def _about(recorded: RecordedAlgorithm) -> str:
     return f"{recorded.program.name}, {len(recorded.program.steps)} operations."
 
 
-def operation_table(recorded: RecordedText) -> Rows:
+def operation_table(recorded: RecordedAlgorithm) -> Rows:
     """Return a row for each kind of operation in each format: count, implementation, and its reason."""
     program, made = recorded.program, {step.result: step for step in recorded.program.steps}
     ways: dict[Any, set[ScalarEncoding]] = {step: set() for step in program.steps}
@@ -79,7 +79,7 @@ def operation_table(recorded: RecordedText) -> Rows:
     ]
 
 
-def summary_table(recorded: RecordedText) -> Rows:
+def summary_table(recorded: RecordedAlgorithm) -> Rows:
     """Return a row for each measure of a program's size."""
     program = recorded.program
     numbers = {
@@ -92,7 +92,7 @@ def summary_table(recorded: RecordedText) -> Rows:
     return [{"program": label, "an element": f"{number}"} for label, number in numbers.items()]
 
 
-def machine_table(recorded: RecordedText) -> Rows:
+def machine_table(recorded: RecordedAlgorithm) -> Rows:
     """Return a row for each machine type: its number of operations per element.
 
     Raises
@@ -117,7 +117,7 @@ def machine_operations(lowered: Lowered) -> Counter[Type]:
     return counted
 
 
-def memory_table(recorded: RecordedText) -> Rows:
+def memory_table(recorded: RecordedAlgorithm) -> Rows:
     """Return a row for reads and one for writes: bytes per element, in carriers and in codes."""
     program = recorded.program
     results = {
@@ -145,7 +145,7 @@ def memory_table(recorded: RecordedText) -> Rows:
     ]
 
 
-def refused(recorded: RecordedText) -> str | None:
+def refused(recorded: RecordedAlgorithm) -> str | None:
     """Return the reason why a program cannot be lowered to a line, or None if it can."""
     try:
         lower(recorded.program, _entering(recorded))
@@ -154,7 +154,7 @@ def refused(recorded: RecordedText) -> str | None:
     return None
 
 
-def _entering(recorded: RecordedText) -> tuple[ScalarEncoding, ...]:
+def _entering(recorded: RecordedAlgorithm) -> tuple[ScalarEncoding, ...]:
     """Return how each real scalar enters under the exact policy."""
     program: Program = recorded.program
     return tuple(

@@ -148,7 +148,7 @@ VERIFY: Legend = {
 LISTING: Legend = {
     "is": "claimed, or false: stated because it does not hold, and refuted where it can be",
 }
-TEXTS: Legend = {
+ALGORITHMS: Legend = {
     "takes": "operands, tuples in parentheses; tuples of variable length are shown with two",
 }
 

@@ -19,7 +19,7 @@ from mcfsim.kernels.element.operations import Into, change_element
 from mcfsim.random import RandomWords
 from mcfsim.rounding import NEAREST, Rounding
 from mcfsim.scaled.block_views import BlockViews
-from mcfsim.scaled.float32_rules import Float32Text, ScaledText, Shared, finite, line_of, overall
+from mcfsim.scaled.float32_rules import Float32Algorithm, ScaledAlgorithm, Shared, finite, line_of, overall
 from mcfsim.scaled.formats import ScaledFormat
 from mcfsim.scaled.rules import SATURATING, divisors, exponents, power_element
 from mcfsim.scaled.scale_rules import FOUR_SIX, POWERS, ScaleRule
@@ -30,7 +30,7 @@ RandomSource = RandomWords | NDArray[np.unsignedinteger[Any]] | None
 
 
 @dataclass(frozen=True)
-class BlockText(ScaledText):
+class BlockAlgorithm(ScaledAlgorithm):
     """The algorithm of a scaled format of binary32 numbers in blocks of a fixed size.
 
     The first number that all blocks share is the divisor of a largest magnitude; for formats without a
@@ -49,7 +49,7 @@ class BlockText(ScaledText):
     shared = 1
 
     @classmethod
-    def of(cls, fmt: ScaledFormat, rounding: Rounding) -> BlockText | None:
+    def of(cls, fmt: ScaledFormat, rounding: Rounding) -> BlockAlgorithm | None:
         """Return the algorithm of a format and a rounding of its elements, or None if there is none."""
         powers = fmt.rule in POWERS
         scaled = powers or fmt.rule is ScaleRule.ABSMAX
@@ -99,32 +99,34 @@ class BlockText(ScaledText):
         return scale.equals(scale).select(found, nothing)
 
 
-def text_of(fmt: ScaledFormat, rounding: Rounding) -> BlockText | Float32Text | None:
-    """Return the algorithm of a format's blocks, whatever their shape, or None; see `BlockText.of`."""
+def block_algorithm(fmt: ScaledFormat, rounding: Rounding) -> BlockAlgorithm | Float32Algorithm | None:
+    """Return the algorithm of a format's blocks, whatever their shape, or None; see `BlockAlgorithm.of`."""
     if fmt.rule.exact:
-        return BlockText.of(fmt, rounding)
+        return BlockAlgorithm.of(fmt, rounding)
     alone = fmt.rule not in FOUR_SIX and fmt.rule is not ScaleRule.EDEN
-    return Float32Text(fmt, rounding) if alone else None
+    return Float32Algorithm(fmt, rounding) if alone else None
 
 
-def shared_by_all(text: BlockText | Float32Text, found: NDArray[np.int32]) -> tuple[float, float]:
+def shared_by_all(
+    algorithm: BlockAlgorithm | Float32Algorithm, found: NDArray[np.int32]
+) -> tuple[float, float]:
     """Return the two numbers that all blocks share, given the greatest measures of blocks."""
-    if isinstance(text, Float32Text):
-        return text.both(overall([found]))
-    divisor, tensor_scale = divisors(finite(found), text.format)
+    if isinstance(algorithm, Float32Algorithm):
+        return algorithm.both(overall([found]))
+    divisor, tensor_scale = divisors(finite(found), algorithm.format)
     return divisor, 1.0 if tensor_scale is None else tensor_scale
 
 
 def _blocks(
     x: Array, fmt: ScaledFormat, rounding: Rounding, views: BlockViews, name: str
-) -> tuple[Array, BlockText | Float32Text, BlockLoops] | None:
-    """Return an array's blocks, their text and loops over them, if all are whole and the method pays."""
-    text = text_of(fmt, rounding)
-    if text is None or not x.ndim or x.dtype != FLOAT32:
+) -> tuple[Array, BlockAlgorithm | Float32Algorithm, BlockLoops] | None:
+    """Return an array's blocks, their algorithm and loops over them, if all are whole and the method pays."""
+    algorithm = block_algorithm(fmt, rounding)
+    if algorithm is None or not x.ndim or x.dtype != FLOAT32:
         return None
     part, *others = views.parts(x)
-    loops = None if others else _loops_of(part, text, name)
-    return None if loops is None else (part, text, loops)
+    loops = None if others else _loops_of(part, algorithm, name)
+    return None if loops is None else (part, algorithm, loops)
 
 
 def decoded(
@@ -135,10 +137,10 @@ def decoded(
     given = _blocks(elements, fmt, SATURATING, views, "decode")
     if given is None or fmt.carrier != FLOAT64:
         return None
-    part, text, loops = given
+    part, algorithm, loops = given
     (by,) = views.shared(scale)
     out, found = _place(elements.shape, np.float64, views)
-    rows = np.ones((scale.size, text.shared), np.float32)
+    rows = np.ones((scale.size, algorithm.shared), np.float32)
     rows[:, 0] = by.reshape(-1)
     same = 0.0, 1.0 if tensor_scale is None else tensor_scale
     loops.decode(_vector(part), rows, found.reshape(-1), *same)
@@ -157,26 +159,26 @@ def encoded(
     given = _blocks(x, fmt, rounding, views, "encode")
     if given is None:
         return None
-    part, text, loops = given
+    part, algorithm, loops = given
     words = _words(x.shape, rounding, random, views)
     vector, blocks = _vector(part), part.shape[:-1]
     found = np.empty(math.prod(blocks) if fmt.tensor_scale else 0, np.int32)
     if fmt.tensor_scale is not None:
         loops.measure(vector, found, 1.0, 1.0)
-    numbers = shared_by_all(text, found)
+    numbers = shared_by_all(algorithm, found)
     out, elements = _place(x.shape, np.float32, views)
-    rows = np.empty((math.prod(blocks), text.shared), np.float32)
+    rows = np.empty((math.prod(blocks), algorithm.shared), np.float32)
     loops.encode(vector, elements.reshape(-1), rows, *numbers, words=words)
     scale = views.joined([rows[:, 0].astype(carrier_of(fmt.scale)).reshape(blocks)])
     tensor_scale = None if fmt.tensor_scale is None else numbers[1]
     return _put_back(elements, out, views), scale, tensor_scale
 
 
-def measures(part: Array, text: Float32Text) -> NDArray[np.int32]:
+def measures(part: Array, algorithm: Float32Algorithm) -> NDArray[np.int32]:
     """Return the greatest measure of each block, by compiled loops or by NumPy."""
-    loops = _loops_of(part, text, "measure")
+    loops = _loops_of(part, algorithm, "measure")
     if loops is None:
-        line = line_of(text)[0]
+        line = line_of(algorithm)[0]
         (found,) = run(line.line, (line.measured,), x=part)
         return np.asarray(found.max(axis=-1, initial=0), np.int32)
     greatest = np.empty(part.shape[:-1], np.int32)
@@ -184,32 +186,34 @@ def measures(part: Array, text: Float32Text) -> NDArray[np.int32]:
     return greatest
 
 
-def shared_numbers(found: NDArray[np.int32], text: Float32Text, numbers: tuple[float, float]) -> Shared:
+def shared_numbers(
+    found: NDArray[np.int32], algorithm: Float32Algorithm, numbers: tuple[float, float]
+) -> Shared:
     """Return the shared numbers of blocks from their greatest measures, as `measures` finds them."""
-    size = text.format.block_size
-    if size is not None and (loops := block_loops(text, size)).pays(found.size * size, "share"):
+    size = algorithm.format.block_size
+    if size is not None and (loops := block_loops(algorithm, size)).pays(found.size * size, "share"):
         rows = np.empty((found.size, 2), np.float32)
         loops.share(found.reshape(-1), rows, *numbers)
         scale, by = np.ascontiguousarray(rows.T)
     else:
-        line = line_of(text)[0]
+        line = line_of(algorithm)[0]
         given = {f"number{place}": np.array([x], np.float64) for place, x in enumerate(numbers)}
         scale, by = run(line.line, line.made, greatest=found, **given)
     return scale.reshape(found.shape), by.reshape(found.shape)
 
 
-def _loops_of(part: Array, text: ScaledText, name: str) -> BlockLoops | None:
+def _loops_of(part: Array, algorithm: ScaledAlgorithm, name: str) -> BlockLoops | None:
     """Return loops over blocks along the last axis, if the method of a name pays."""
-    if part.dtype != FLOAT32 or part.shape[-1] != text.format.block_size:
+    if part.dtype != FLOAT32 or part.shape[-1] != algorithm.format.block_size:
         return None
-    loops = block_loops(text, part.shape[-1])
+    loops = block_loops(algorithm, part.shape[-1])
     return loops if loops.pays(part.size, name) else None
 
 
 def filled(
     part: Array,
     shared: Shared,
-    text: Float32Text,
+    algorithm: Float32Algorithm,
     words: Array | None = None,
     numbers: tuple[float, float] = (1.0, 1.0),
 ) -> Array | None:
@@ -219,28 +223,28 @@ def filled(
     ----------
     part : array, shape (..., elements of a block)
     shared : (array, array), shape (...)
-    text : Float32Text
+    algorithm : Float32Algorithm
     words : array, in the shape of the part, optional
         For stochastic rounding.
     numbers : (float, float), optional
-        The same for all blocks, if the text takes them for its elements.
+        The same for all blocks, if the algorithm takes them for its elements.
     """
-    loops = _loops_of(part, text, "fill")
+    loops = _loops_of(part, algorithm, "fill")
     if loops is None:
         return None
     rows, out = np.stack([x.reshape(-1) for x in shared], axis=1), np.empty(part.shape, np.float32)
-    lying = None if words is None else _vector(_shortest(words, text.random_bits))
+    lying = None if words is None else _vector(_shortest(words, algorithm.random_bits))
     loops.fill(_vector(part), out.reshape(-1), rows, *numbers, words=lying)
     return out
 
 
 def of_each(
-    part: Array, shared: Shared, text: Float32Text, numbers: tuple[float, float] = (1.0, 1.0)
+    part: Array, shared: Shared, algorithm: Float32Algorithm, numbers: tuple[float, float] = (1.0, 1.0)
 ) -> Array:
-    """Return what a text computes in place of each element, without words, by loops or by NumPy."""
-    found = filled(part, shared, text, None, numbers)
+    """Return what an algorithm computes in place of each element, without words, by loops or by NumPy."""
+    found = filled(part, shared, algorithm, None, numbers)
     if found is None:
-        line = line_of(text)[0]
+        line = line_of(algorithm)[0]
         given = {f"shared{place}": x[..., np.newaxis] for place, x in enumerate(shared)}
         given |= {f"number{place}": np.array([x]) for place, x in enumerate(numbers)}
         (found,) = run(line.line, (line.encoded,), x=part, **given)

@@ -1,6 +1,6 @@
 """Rules of published code, which compute scales and quotients in binary32: one algorithm for all backends.
 
-The algorithm (a text) is one straight line per block and another per element. NumPy runs it on blocks of any
+The algorithm is one straight line per block and another per element. NumPy runs it on blocks of any
 shape, with elements rounded in any mode; `block_quantization` compiles it for blocks along the last axis.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mcfsim.compile.group_text import GroupLine, GroupText
+from mcfsim.compile.group_algorithm import GroupAlgorithm, GroupLine
 from mcfsim.formats import Format
 from mcfsim.kernels.element.floats import INFINITY, NAN
 from mcfsim.kernels.element.machine import F32, Value, run
@@ -38,7 +38,7 @@ INFINITE = 0xFF << 23
 
 
 @dataclass(frozen=True)
-class ScaledText(GroupText):
+class ScaledAlgorithm(GroupAlgorithm):
     """An algorithm of a scaled format whose elements are numbers of binary32.
 
     The first shared number of a block is its scale. Two further numbers are the same for all blocks; the last
@@ -75,7 +75,7 @@ def finite(found: NDArray[np.int32]) -> NDArray[Any]:
 
 
 @dataclass(frozen=True)
-class Float32Text(ScaledText):
+class Float32Algorithm(ScaledAlgorithm):
     """The algorithm of a rule that computes in binary32, except further steps of `eden` and Four Over Six.
 
     The first number that is the same for all blocks depends on the rule.
@@ -157,51 +157,57 @@ def _inverse(x: Value) -> Value:
     return _least(x.like(1.0) / x, MOST)
 
 
-def _torchao(text: Float32Text, largest: Value, inverse: Value, tensor_scale: Value) -> tuple[Value, Value]:
-    scale, least = largest / text.top, float(text.format.scale.smallest_normal)
-    if text.format.tensor_scale is None:
+def _torchao(
+    algorithm: Float32Algorithm, largest: Value, inverse: Value, tensor_scale: Value
+) -> tuple[Value, Value]:
+    scale, least = largest / algorithm.top, float(algorithm.format.scale.smallest_normal)
+    if algorithm.format.tensor_scale is None:
         inverse = largest.like(1.0)
     else:
         scale = scale / tensor_scale
-    scale = _rounded((scale > least).select(scale, least), text.format.scale)
+    scale = _rounded((scale > least).select(scale, least), algorithm.format.scale)
     return scale, inverse / scale
 
 
 def _transformer_engine(
-    text: Float32Text, largest: Value, encode: Value, tensor_scale: Value
+    algorithm: Float32Algorithm, largest: Value, encode: Value, tensor_scale: Value
 ) -> tuple[Value, Value]:
-    if text.format.rule in FOUR_SIX:
-        scale = largest / text.top * encode
-        scale = scale * text.expansion if text.expansion != 1 else scale
+    if algorithm.format.rule in FOUR_SIX:
+        scale = largest / algorithm.top * encode
+        scale = scale * algorithm.expansion if algorithm.expansion != 1 else scale
     else:
-        scale = largest * (encode * float(np.float32(1) / np.float32(text.top)))
-    scale = _rounded(scale, text.format.scale)
+        scale = largest * (encode * float(np.float32(1) / np.float32(algorithm.top)))
+    scale = _rounded(scale, algorithm.format.scale)
     return scale, _inverse(scale * tensor_scale)
 
 
-def _eden(text: Float32Text, largest: Value, six: Value, tensor_scale: Value) -> tuple[Value, Value]:
-    scale = _rounded(largest / six / tensor_scale, text.format.scale)
+def _eden(
+    algorithm: Float32Algorithm, largest: Value, six: Value, tensor_scale: Value
+) -> tuple[Value, Value]:
+    scale = _rounded(largest / six / tensor_scale, algorithm.format.scale)
     scale = scale.equals(0.0).select(1.0, scale)
     return scale, scale * tensor_scale
 
 
-def _current(text: Float32Text, largest: Value, *_: Value) -> tuple[Value, Value]:
-    encode = largest.equals(0.0).select(1.0, _least(largest.like(text.top) / largest, MOST))
-    if text.format.rule is ScaleRule.FLOOR_POWER:
+def _current(algorithm: Float32Algorithm, largest: Value, *_: Value) -> tuple[Value, Value]:
+    encode = largest.equals(0.0).select(1.0, _least(largest.like(algorithm.top) / largest, MOST))
+    if algorithm.format.rule is ScaleRule.FLOOR_POWER:
         encode = (encode.bits() & -(2**23)).as_number()
     return largest.like(1.0) / encode, encode
 
 
-def _deepseek(text: Float32Text, largest: Value, *_: Value) -> tuple[Value, Value]:
+def _deepseek(algorithm: Float32Algorithm, largest: Value, *_: Value) -> tuple[Value, Value]:
     least = float(np.float32(1e-4))
-    scale = (largest < least).select(least, largest) / text.top
-    if text.format.rule is ScaleRule.DEEPSEEK_POWER:
+    scale = (largest < least).select(least, largest) / algorithm.top
+    if algorithm.format.rule is ScaleRule.DEEPSEEK_POWER:
         scale = ((scale.bits() + (2**23 - 1)) & -(2**23)).as_number()
     return scale, largest.like(1.0) / scale
 
 
-def _quartet(text: Float32Text, largest: Value, _: Value, tensor_scale: Value) -> tuple[Value, Value]:
-    scale = power_element(largest, text.format)
+def _quartet(
+    algorithm: Float32Algorithm, largest: Value, _: Value, tensor_scale: Value
+) -> tuple[Value, Value]:
+    scale = power_element(largest, algorithm.format)
     return scale, scale * tensor_scale
 
 
@@ -222,10 +228,10 @@ _DIVIDING = (ScaleRule.EDEN, ScaleRule.QUARTET)
 
 # -- by NumPy ---------------------------------------------------------------------------------------------
 @lru_cache(maxsize=64)
-def line_of(text: Float32Text) -> tuple[GroupLine, Value]:
-    """Return the line of a text, and in it the clipped quotient; made once."""
-    line = GroupLine(text)
-    return line, text.clipped(text.quotient(line.x, line.shared[1]))
+def line_of(algorithm: Float32Algorithm) -> tuple[GroupLine, Value]:
+    """Return the line of an algorithm, and in it the clipped quotient; made once."""
+    line = GroupLine(algorithm)
+    return line, algorithm.clipped(algorithm.quotient(line.x, line.shared[1]))
 
 
 def overall(found: Sequence[NDArray[np.int32]]) -> float:
@@ -233,8 +239,8 @@ def overall(found: Sequence[NDArray[np.int32]]) -> float:
     return max((float(finite(x).max(initial=0)) for x in found), default=0.0)
 
 
-def quotients(part: Array, by: Array, text: Float32Text) -> NDArray[np.float32]:
+def quotients(part: Array, by: Array, algorithm: Float32Algorithm) -> NDArray[np.float32]:
     """Return the quotients of a part's numbers in binary32, clipped to the range of elements; or NaN."""
-    line, clipped = line_of(text)
+    line, clipped = line_of(algorithm)
     (found,) = run(line.line, (clipped,), x=part, shared1=by[..., np.newaxis])
     return np.where(np.isnan(by)[..., np.newaxis], np.float32(np.nan), found)

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mcfsim.checks import whole_number
+from mcfsim.compile.group_algorithm import GroupAlgorithm, Warps
 from mcfsim.compile.group_loops import group_loops, uniform
-from mcfsim.compile.group_text import GroupText, Warps
 from mcfsim.formats import FORMATS
 from mcfsim.kernels.element.binary32 import log2_element, power_element
 from mcfsim.kernels.element.codes import decode_element, encode_element
@@ -33,7 +33,7 @@ _MAGNITUDE, _SIGN = 2**31 - 1, -(2**31)
 
 
 @dataclass(frozen=True)
-class Quantiser(GroupText):
+class Quantiser(GroupAlgorithm):
     """A way to store float32 numbers in groups: one code per number, some float32 numbers per group.
 
     Parameters

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mcfsim.checks import as_array, check_int, real_array
 from mcfsim.codec import encode
-from mcfsim.compile.group_text import GroupText
+from mcfsim.compile.group_algorithm import GroupAlgorithm
 from mcfsim.convert import word_source
 from mcfsim.formats import FORMATS, Format
 from mcfsim.kernels.blocks import for_each_block, get_kernel
@@ -24,7 +24,7 @@ from mcfsim.kernels.element.operations import Into, change_element
 from mcfsim.rounding import Overflow, Rounding, get_rounding
 from mcfsim.scaled.block_quantization import RandomSource, decoded, encoded, filled, quotient_element
 from mcfsim.scaled.block_views import BlockViews, axis_of
-from mcfsim.scaled.float32_rules import Float32Text, quotients
+from mcfsim.scaled.float32_rules import Float32Algorithm, quotients
 from mcfsim.scaled.formats import ScaledFormat, get_scaled_format
 from mcfsim.scaled.rules import SATURATING, Floats, factors, quotient, scales
 from mcfsim.scaled.scale_rules import POWERS, ScaleRule
@@ -319,18 +319,18 @@ def quantized(
             divisor = by if tensor_scale is None else by * FLOAT64.type(tensor_scale)
             fill(place, quotient, parts[place], *factors(divisor))
     else:
-        text = Float32Text(fmt, rounding)
-        found, tensor_scale = published_scales(parts, text, views, encode)
+        algorithm = Float32Algorithm(fmt, rounding)
+        found, tensor_scale = published_scales(parts, algorithm, views, encode)
         for place, shared in enumerate(found):
-            made = filled(parts[place], shared, text, draws[0][place] if draws else None)
+            made = filled(parts[place], shared, algorithm, draws[0][place] if draws else None)
             if made is None:
-                fill(place, np.copy, quotients(parts[place], shared[1], text))
+                fill(place, np.copy, quotients(parts[place], shared[1], algorithm))
             else:
                 np.copyto(targets[place], made)
         by_part = [scale for scale, _ in found]
         if fmt.rule is ScaleRule.EDEN:
             assert words is not None
-            by_part = corrected_scales(parts, targets, found, text, drawing, words, views)
+            by_part = corrected_scales(parts, targets, found, algorithm, drawing, words, views)
         scale = views.joined(by_part).astype(carrier_of(fmt.scale), copy=False)
     views.put(targets, elements)
     return Scaled(fmt, elements, scale, tensor_scale, axis)
@@ -341,7 +341,7 @@ _FLOAT32 = FORMATS["float32"]
 
 
 @dataclass(frozen=True)
-class LargestMagnitude(GroupText):
+class LargestMagnitude(GroupAlgorithm):
     """A group algorithm whose scale is the group's largest magnitude over the format's largest number.
 
     Parameters

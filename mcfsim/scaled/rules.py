@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mcfsim.compile.group_text import halved
+from mcfsim.compile.group_algorithm import halved
 from mcfsim.convert import round_to
 from mcfsim.formats import Format
 from mcfsim.kernels import native

@@ -17,7 +17,7 @@ from mcfsim.kernels.element.machine import Value
 from mcfsim.rounding import Mode, Overflow, Rounding
 from mcfsim.scaled.block_quantization import measures, of_each, shared_numbers
 from mcfsim.scaled.block_views import BlockViews
-from mcfsim.scaled.float32_rules import Float32Text, Shared, overall
+from mcfsim.scaled.float32_rules import Float32Algorithm, Shared, overall
 from mcfsim.scaled.formats import SMALLER_TOP
 from mcfsim.scaled.rules import SATURATING, across, halved_sums
 from mcfsim.scaled.scale_rules import FOUR_SIX, ScaleRule
@@ -29,7 +29,7 @@ Singles = NDArray[np.float32]
 
 
 def published_scales(
-    parts: Sequence[Array], text: Float32Text, views: BlockViews, encode: np.float32 | None = None
+    parts: Sequence[Array], algorithm: Float32Algorithm, views: BlockViews, encode: np.float32 | None = None
 ) -> tuple[list[Shared], float | None]:
     """Return the scales of the blocks of each part and what goes with them, and the tensor scale.
 
@@ -37,24 +37,26 @@ def published_scales(
     ----------
     parts : sequence of array of float32
         Whose last axis runs within a block.
-    text : Float32Text
+    algorithm : Float32Algorithm
     views : BlockViews
     encode : float32, optional
         The factor of all numbers, in place of that of the rule ``current``.
     """
-    found, fmt = [measures(part, text) for part in parts], text.format
+    found, fmt = [measures(part, algorithm) for part in parts], algorithm.format
     if encode is not None:
         return [_given(x, encode) for x in found], None
     amax = overall(found) if fmt.tensor_scale is not None else 0.0
-    numbers = text.both(amax)
+    numbers = algorithm.both(amax)
     tensor_scale = None if fmt.tensor_scale is None else numbers[1]
-    first = [shared_numbers(x, text, numbers) for x in found]
+    first = [shared_numbers(x, algorithm, numbers) for x in found]
     if fmt.rule not in FOUR_SIX:
         return first, tensor_scale
-    expanded = replace(text, expansion=1.5)
+    expanded = replace(algorithm, expansion=1.5)
     wider = [shared_numbers(x, expanded, numbers) for x in found]
     given = zip(parts, first, wider, views.widths(parts), strict=True)
-    return [_better(part, six, four, width, text, amax) for part, six, four, width in given], tensor_scale
+    return [
+        _better(part, six, four, width, algorithm, amax) for part, six, four, width in given
+    ], tensor_scale
 
 
 def _given(found: NDArray[np.int32], encode: np.float32) -> Shared:
@@ -65,7 +67,7 @@ def _given(found: NDArray[np.int32], encode: np.float32) -> Shared:
 
 # -- Four Over Six ----------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class ElementErrors(Float32Text):
+class ElementErrors(Float32Algorithm):
     """Computes each element's error, or its square; the first number is the largest magnitude of all."""
 
     def encoded(self, x: Value, *shared: Value, word: Value | None = None) -> Value:
@@ -77,16 +79,20 @@ class ElementErrors(Float32Text):
         return difference * difference if squared else abs(difference)
 
 
-def _better(part: Array, six: Shared, four: Shared, width: int, text: Float32Text, amax: float) -> Shared:
+def _better(
+    part: Array, six: Shared, four: Shared, width: int, algorithm: Float32Algorithm, amax: float
+) -> Shared:
     """Return for each block the scale with the smaller error, and what goes with it; ties go to 6."""
-    errors = [_errors(part, *shared, width, text, amax) for shared in (six, four)]
+    errors = [_errors(part, *shared, width, algorithm, amax) for shared in (six, four)]
     smaller = errors[1] < errors[0]
     return np.where(smaller, four[0], six[0]), np.where(smaller, four[1], six[1])
 
 
-def _errors(part: Array, scale: Singles, by: Singles, width: int, text: Float32Text, amax: float) -> Singles:
+def _errors(
+    part: Array, scale: Singles, by: Singles, width: int, algorithm: Float32Algorithm, amax: float
+) -> Singles:
     """Return the sum of the errors of each block, in binary32; its rows have a width."""
-    errors = of_each(part, (scale, by), ElementErrors(text.format, SATURATING), (amax, 1.0))
+    errors = of_each(part, (scale, by), ElementErrors(algorithm.format, SATURATING), (amax, 1.0))
     rows = errors.reshape(math.prod(scale.shape), part.shape[-1] // max(width, 1), width)
     return _by_some(lambda x: halved_sums(_from_left(x)), rows).reshape(scale.shape)
 
@@ -110,7 +116,7 @@ def _from_left(x: Singles) -> Singles:
 
 # -- EDEN -------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Quotients(Float32Text):
+class Quotients(Float32Algorithm):
     """Computes each element's quotient, not clipped; NaN where there is no scale."""
 
     def encoded(self, x: Value, *shared: Value, word: Value | None = None) -> Value:
@@ -128,7 +134,7 @@ def corrected_scales(
     parts: Sequence[Array],
     elements: Sequence[Array],
     found: Sequence[Shared],
-    text: Float32Text,
+    algorithm: Float32Algorithm,
     rounding: Rounding,
     words: Array,
     views: BlockViews,
@@ -141,14 +147,14 @@ def corrected_scales(
         Numbers and elements of blocks along the last axis; the axis before it counts the blocks.
     found : sequence of Shared
         Scales, and the divisors of numbers.
-    text : Float32Text
+    algorithm : Float32Algorithm
     rounding : Rounding
         Of the scales.
     words : array
         One for each scale, in the shape of `BlockViews.scales_shape`.
     views : BlockViews
     """
-    size, fmt = parts[0].shape[-1], text.format
+    size, fmt = parts[0].shape[-1], algorithm.format
     assert isinstance(fmt.block, int)
     assert fmt.group is not None
     flat = []

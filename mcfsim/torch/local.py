@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from mcfsim.compile.group_text import GroupText
+from mcfsim.compile.group_algorithm import GroupAlgorithm
 from mcfsim.compile.torch_calls import check_machine
 from mcfsim.compile.torch_loops import AT_ONCE
 from mcfsim.formats import Format
 from mcfsim.kernels.carriers import FLOAT32, carrier_of
 from mcfsim.kernels.torch_tensors import as_array, torch_dtype
-from mcfsim.optim.groups import GroupBoundaries, Groups, text_of, why_not_packed
+from mcfsim.optim.groups import GroupBoundaries, Groups, group_algorithm, why_not_packed
 from mcfsim.scaled import ScaledFormat
 from mcfsim.scaled.quantisers import Quantiser
 from mcfsim.torch.tensor_scales import decoded, encoded
@@ -264,7 +264,7 @@ class Grouped:
         """
         if kept is None or carrier_of(fmt) != FLOAT32:
             return None
-        if text_of(kept, fmt) is None and why_not_packed(kept):
+        if group_algorithm(kept, fmt) is None and why_not_packed(kept):
             return None
         codes, scales = Groups.forms(kept)
         return cls(kept, fmt) if codes == np.uint8 and scales in _HELD else None
@@ -323,13 +323,13 @@ class Grouped:
         If they were joined from several parts, `parts` says where these are.
         """
         found = torch.empty(codes.numel(), dtype=torch_dtype(self.format), device=codes.device)
-        if self.text is None or len(parts) > 1:
+        if self.algorithm is None or len(parts) > 1:
             found.copy_(torch.from_numpy(self.vector(codes.cpu(), scales.cpu(), parts).numbers()))
             return found
         check_machine(codes.device)
         own, shared = codes.reshape(-1), scales.reshape(-1, self.shared)
         for part, groups in self._parts(codes.numel()):
-            found[part] = decoded(self.text, own[part], shared[groups], self.size)
+            found[part] = decoded(self.algorithm, own[part], shared[groups], self.size)
         return found
 
     def keep(
@@ -341,7 +341,7 @@ class Grouped:
         the numbers were joined from several parts, `parts` says where these are.
         """
         numbers = numbers.to(torch.float32)
-        if self.text is None or len(parts) > 1:
+        if self.algorithm is None or len(parts) > 1:
             made = codes.cpu().clone(), scales.cpu().clone()
             self.vector(*made, parts).keep(as_array(numbers.cpu()))
             for x, y in zip((codes, scales), made, strict=True):
@@ -351,14 +351,14 @@ class Grouped:
         found = [torch.empty(x.numel(), dtype=x.dtype, device=x.device) for x in (codes, scales)]
         shared = found[1].view(-1, self.shared)
         for part, groups in self._parts(numbers.numel()):
-            found[0][part], shared[groups] = encoded(self.text, numbers[part], self.size)
+            found[0][part], shared[groups] = encoded(self.algorithm, numbers[part], self.size)
         for y, z in zip((codes, scales), found, strict=True):
             y.copy_(z.view(y.shape))
 
     @cached_property
-    def text(self) -> GroupText | None:
+    def algorithm(self) -> GroupAlgorithm | None:
         """The algorithm by which PyTorch's operations make codes and scales; None if NumPy does."""
-        return text_of(self.kept, self.format)
+        return group_algorithm(self.kept, self.format)
 
     def _parts(self, size: int) -> Iterator[tuple[slice, slice]]:
         """Yield slices of whole groups of a vector: of its elements, and of its groups."""

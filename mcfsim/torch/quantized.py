@@ -20,17 +20,17 @@ from mcfsim.random import RandomWords, word_bits
 from mcfsim.rounding import Overflow, Rounding, get_rounding
 from mcfsim.scaled import ScaledFormat, ScaleRule, get_scaled_format
 from mcfsim.scaled import quantize as quantize_array
-from mcfsim.scaled.block_quantization import BlockText, shared_by_all, text_of
+from mcfsim.scaled.block_quantization import BlockAlgorithm, block_algorithm, shared_by_all
 from mcfsim.scaled.block_views import BlockViews, axis_of
-from mcfsim.scaled.float32_rules import INFINITE, Float32Text, overall
+from mcfsim.scaled.float32_rules import INFINITE, Float32Algorithm, overall
 from mcfsim.scaled.scale_rules import FOUR_SIX
 from mcfsim.scaled.searched_scales import rounding_of_scales
 from mcfsim.torch.tensor_scales import (
     Blocks,
+    algorithm_calls,
     better_scales,
     corrected_elements,
     scales_by_deviation,
-    text_calls,
 )
 
 
@@ -100,16 +100,16 @@ def _quantized(
     return torch.from_numpy(np.asarray(found, order="C")).to(tensor.device)
 
 
-def _text(fmt: ScaledFormat, rounding: Rounding) -> BlockText | Float32Text | None:
+def _algorithm(fmt: ScaledFormat, rounding: Rounding) -> BlockAlgorithm | Float32Algorithm | None:
     """Return the algorithm of a format's blocks; for the rule ``quest``, that of the rule ``floor``."""
     if fmt.rule in FOUR_SIX or (fmt.rule is ScaleRule.EDEN and not rounding.stochastic):
-        return Float32Text(fmt, rounding)
-    return text_of(fmt.with_rule(ScaleRule.FLOOR) if fmt.rule is ScaleRule.QUEST else fmt, rounding)
+        return Float32Algorithm(fmt, rounding)
+    return block_algorithm(fmt.with_rule(ScaleRule.FLOOR) if fmt.rule is ScaleRule.QUEST else fmt, rounding)
 
 
 def has_line(fmt: ScaledFormat, rounding: Rounding) -> bool:
     """Return whether operations of a device can quantise by a format."""
-    return _text(fmt, rounding) is not None
+    return _algorithm(fmt, rounding) is not None
 
 
 def on_device(
@@ -119,23 +119,23 @@ def on_device(
     axis: int,
     random: RandomWords | NDArray[np.unsignedinteger[Any]] | None,
 ) -> torch.Tensor:
-    """Return a tensor quantised and dequantised by PyTorch's operations, one for each in the text's line."""
-    text = _text(fmt, rounding)
-    assert text is not None
+    """Return a tensor quantised and dequantised by PyTorch's operations, one for each in the line."""
+    algorithm = _algorithm(fmt, rounding)
+    assert algorithm is not None
     shape, device = tuple(tensor.shape), tensor.device
     views = BlockViews(shape, fmt.block, axis_of(axis, max(tensor.ndim, 1)))
     parts: Any = views.parts(tensor.to(torch.float32).contiguous())
-    blocks, same = _shared(parts, fmt, text, views)
-    if fmt.rule is ScaleRule.EDEN and isinstance(text, Float32Text):
+    blocks, same = _shared(parts, fmt, algorithm, views)
+    if fmt.rule is ScaleRule.EDEN and isinstance(algorithm, Float32Algorithm):
         words = _words(views.scales_shape, rounding, random, device)
         words = words.movedim(views.axis, -1) if words.ndim else words
-        made = corrected_elements(blocks, same, text, rounding_of_scales(rounding), words)
+        made = corrected_elements(blocks, same, algorithm, rounding_of_scales(rounding), words)
     else:
         draws: Any = [[] for _ in parts]
         if rounding.stochastic:
             words = _words(shape, rounding, random, device)
             draws = [[x] for x in views.parts(words)]
-        through = text_calls(text).through
+        through = algorithm_calls(algorithm).through
         pairs = zip(blocks, draws, strict=True)
         made = [through([own.numbers, *own.shared, *same, *draw])[0] for own, draw in pairs]
     out = torch.empty(shape, dtype=torch.float64, device=device)
@@ -147,20 +147,23 @@ def on_device(
 
 
 def _shared(
-    parts: Sequence[torch.Tensor], fmt: ScaledFormat, text: BlockText | Float32Text, views: BlockViews
+    parts: Sequence[torch.Tensor],
+    fmt: ScaledFormat,
+    algorithm: BlockAlgorithm | Float32Algorithm,
+    views: BlockViews,
 ) -> tuple[list[Blocks], list[torch.Tensor]]:
     """Return the blocks of each part with what they share, and the numbers that all blocks share."""
-    calls, device = text_calls(text), parts[0].device
+    calls, device = algorithm_calls(algorithm), parts[0].device
     found = [_greatest(calls.measure([part])[0]) for part in parts]
     largest = _largest(found) if fmt.tensor_scale is not None else np.zeros(0, np.int32)
-    same = [scalar(number, F64, device) for number in shared_by_all(text, largest)]
+    same = [scalar(number, F64, device) for number in shared_by_all(algorithm, largest)]
     blocks, widths = [], views.widths(parts)
     for part, greatest, width in zip(parts, found, widths, strict=True):
         quest = fmt.rule is ScaleRule.QUEST
         shared = [scales_by_deviation(part, fmt)] if quest else calls.share([greatest, *same])
         own = Blocks(part, greatest, [x.expand(greatest.shape)[..., None] for x in shared])
-        if fmt.rule in FOUR_SIX and isinstance(text, Float32Text):
-            own = own._replace(shared=better_scales(own, same, width, text, overall([largest])))
+        if fmt.rule in FOUR_SIX and isinstance(algorithm, Float32Algorithm):
+            own = own._replace(shared=better_scales(own, same, width, algorithm, overall([largest])))
         blocks.append(own)
     return blocks, same
 

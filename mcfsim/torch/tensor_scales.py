@@ -1,4 +1,4 @@
-"""Scales and codes of blocks on tensors: by the line of a `GroupText`, or by rules that use every number.
+"""Scales and codes of blocks on tensors: by a `GroupAlgorithm`, or by rules that use every number.
 
 These rules are QuEST, Four Over Six and EDEN, with the bits of `mcfsim.scaled.rules` and
 `mcfsim.scaled.searched_scales`. Blocks are summed in the order of those modules. Nothing is divided by a
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mcfsim.compile.group_text import GroupLine, GroupText, Warps, halved
+from mcfsim.compile.group_algorithm import GroupAlgorithm, GroupLine, Warps, halved
 from mcfsim.compile.torch_calls import TorchCalls, root, scalar
 from mcfsim.formats import Format
 from mcfsim.kernels.element.floats import NAN, SHORT
@@ -25,7 +25,7 @@ from mcfsim.kernels.element.operations import Into, change_element
 from mcfsim.rounding import Rounding
 from mcfsim.scaled import ScaledFormat
 from mcfsim.scaled.block_views import BlockViews
-from mcfsim.scaled.float32_rules import Float32Text
+from mcfsim.scaled.float32_rules import Float32Algorithm
 from mcfsim.scaled.rules import SATURATING, clips_by_deviation, exponents
 from mcfsim.scaled.searched_scales import ElementErrors, Quotients
 
@@ -33,11 +33,11 @@ from mcfsim.scaled.searched_scales import ElementErrors, Quotients
 _EXPONENT = 0x7F800000
 
 
-class TextCalls:
-    """The line of a text as calls: measures, shared numbers, elements, and the numbers these stand for."""
+class AlgorithmCalls:
+    """The line of an algorithm as calls: measures, shared numbers, elements, and decoded numbers."""
 
-    def __init__(self, text: GroupText) -> None:
-        self._text, self._line = text, GroupLine(text)
+    def __init__(self, algorithm: GroupAlgorithm) -> None:
+        self._algorithm, self._line = algorithm, GroupLine(algorithm)
         line = self._line
         self._given = [line.x, *line.shared, *line.numbers, *line.word]
 
@@ -71,13 +71,13 @@ class TextCalls:
     def through(self) -> TorchCalls:
         """Numbers encoded as elements, and decoded again."""
         line = self._line
-        return TorchCalls([self._text.decoded(line.encoded, *line.shared, *line.numbers)], self._given)
+        return TorchCalls([self._algorithm.decoded(line.encoded, *line.shared, *line.numbers)], self._given)
 
 
 @lru_cache(maxsize=128)
-def text_calls(text: GroupText) -> TextCalls:
-    """Return the calls of a text, recorded once."""
-    return TextCalls(text)
+def algorithm_calls(algorithm: GroupAlgorithm) -> AlgorithmCalls:
+    """Return the calls of an algorithm, recorded once."""
+    return AlgorithmCalls(algorithm)
 
 
 def _sums(x: torch.Tensor) -> torch.Tensor:
@@ -129,21 +129,21 @@ class Blocks(NamedTuple):
 
 
 def better_scales(
-    blocks: Blocks, same: Sequence[torch.Tensor], width: int, text: Float32Text, amax: float
+    blocks: Blocks, same: Sequence[torch.Tensor], width: int, algorithm: Float32Algorithm, amax: float
 ) -> list[torch.Tensor]:
     """Return for each block the shared numbers of the scale with the smaller error; ties go to 6."""
-    wider = text_calls(replace(text, expansion=1.5)).share([blocks.greatest, *same])
+    wider = algorithm_calls(replace(algorithm, expansion=1.5)).share([blocks.greatest, *same])
     four = [x.expand(blocks.greatest.shape)[..., None] for x in wider]
-    errors = [_errors(blocks.numbers, shared, width, text, amax) for shared in (blocks.shared, four)]
+    errors = [_errors(blocks.numbers, shared, width, algorithm, amax) for shared in (blocks.shared, four)]
     smaller = (errors[1] < errors[0])[..., None]
     return [torch.where(smaller, *pair) for pair in zip(four, blocks.shared, strict=True)]
 
 
 def _errors(
-    part: torch.Tensor, shared: Sequence[torch.Tensor], width: int, text: Float32Text, amax: float
+    part: torch.Tensor, shared: Sequence[torch.Tensor], width: int, algorithm: Float32Algorithm, amax: float
 ) -> torch.Tensor:
     """Return the sum of the errors of each block, along its rows from the left, then by halving."""
-    calls = text_calls(ElementErrors(text.format, SATURATING))
+    calls = algorithm_calls(ElementErrors(algorithm.format, SATURATING))
     numbers = [scalar(x, F64, part.device) for x in (amax, 1.0)]
     errors = calls.encode([part, *shared, *numbers])[0].expand(part.shape)
     rows = errors.reshape(*part.shape[:-1], part.shape[-1] // max(width, 1), width)
@@ -157,7 +157,7 @@ def _errors(
 def corrected_elements(
     parts: Sequence[Blocks],
     same: Sequence[torch.Tensor],
-    text: Float32Text,
+    algorithm: Float32Algorithm,
     rounding: Rounding,
     words: torch.Tensor,
 ) -> list[torch.Tensor]:
@@ -169,14 +169,14 @@ def corrected_elements(
         The axis before the last counts the blocks.
     same : sequence of tensor
         The numbers that all blocks share.
-    text : Float32Text
+    algorithm : Float32Algorithm
     rounding : Rounding
         Of the scales.
     words : tensor of int, of the shape of the scales, with their axis last
         The random bits of the scales.
     """
-    fmt, calls = text.format, text_calls(text)
-    quotients = text_calls(Quotients(fmt, SATURATING))
+    fmt, calls = algorithm.format, algorithm_calls(algorithm)
+    quotients = algorithm_calls(Quotients(fmt, SATURATING))
     assert isinstance(fmt.block, int)
     assert fmt.group is not None
     elements, rows = [], []
@@ -220,35 +220,35 @@ def _rounded(fmt: Format, rounding: Rounding) -> TorchCalls:
 
 
 # -- numbers in groups as codes and shared numbers --------------------------------------------------------
-def encoded(text: GroupText, numbers: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+def encoded(algorithm: GroupAlgorithm, numbers: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the codes of a vector of float32 as uint8, and a row of shared numbers for each group.
 
     A group has `size` numbers; the last one may be shorter.
     """
-    calls, count = text_calls(text), numbers.numel()
+    calls, count = algorithm_calls(algorithm), numbers.numel()
     rows = torch.nn.functional.pad(numbers, (0, -count % size)).view(-1, size)
     given = [calls.measure([rows])[0].amax(1)]  # zeros of the padding have the least measure
-    if text.warps is not None:
-        given.append(_least(calls, rows.abs(), count, text.warps))
+    if algorithm.warps is not None:
+        given.append(_least(calls, rows.abs(), count, algorithm.warps))
     shared = [x.expand(len(rows)) for x in calls.share(given)]
     made = calls.encode([rows, *(x[:, None] for x in shared)])[0].expand(rows.shape)
-    if text.places is not None:
-        bounds = _places_on(text, numbers.device)
+    if algorithm.places is not None:
+        bounds = _places_on(algorithm, numbers.device)
         made = torch.where(made.isnan(), 0, torch.searchsorted(bounds, made.contiguous(), right=True))
     return made.to(torch.uint8).view(-1)[:count], torch.stack(shared, 1)
 
 
-def decoded(text: GroupText, codes: torch.Tensor, shared: torch.Tensor, size: int) -> torch.Tensor:
+def decoded(algorithm: GroupAlgorithm, codes: torch.Tensor, shared: torch.Tensor, size: int) -> torch.Tensor:
     """Return the float32 numbers of a vector of codes, given a row of shared numbers for each group."""
     count = codes.numel()
     rows = torch.nn.functional.pad(codes, (0, -count % size)).view(-1, size).to(torch.int32)
-    taken = rows if text.table is None else _table_on(text, codes.device)[rows]
+    taken = rows if algorithm.table is None else _table_on(algorithm, codes.device)[rows]
     columns = shared.view(len(rows), -1).unbind(1)
-    made = text_calls(text).decode([taken, *(x[:, None] for x in columns)])[0]
+    made = algorithm_calls(algorithm).decode([taken, *(x[:, None] for x in columns)])[0]
     return made.expand(rows.shape).reshape(-1)[:count]
 
 
-def _least(calls: TextCalls, magnitudes: torch.Tensor, count: int, warps: Warps) -> torch.Tensor:
+def _least(calls: AlgorithmCalls, magnitudes: torch.Tensor, count: int, warps: Warps) -> torch.Tensor:
     """Return the least magnitude that threads find in each group; some threads have no element."""
     inside = torch.arange(magnitudes.numel(), device=magnitudes.device).view(magnitudes.shape) < count
     rows = torch.where(inside, magnitudes, warps.beyond)
@@ -258,18 +258,18 @@ def _least(calls: TextCalls, magnitudes: torch.Tensor, count: int, warps: Warps)
     return _halved(calls, last)
 
 
-def _halved(calls: TextCalls, x: torch.Tensor) -> torch.Tensor:
+def _halved(calls: AlgorithmCalls, x: torch.Tensor) -> torch.Tensor:
     found: torch.Tensor = halved(x, lambda *pair: calls.lesser(pair)[0])[..., 0]
     return found
 
 
 @lru_cache(maxsize=32)
-def _places_on(text: GroupText, device: torch.device) -> torch.Tensor:
+def _places_on(algorithm: GroupAlgorithm, device: torch.device) -> torch.Tensor:
     """Return the bounds between places on a device, copied there once."""
-    return torch.from_numpy(text.places).to(device)
+    return torch.from_numpy(algorithm.places).to(device)
 
 
 @lru_cache(maxsize=32)
-def _table_on(text: GroupText, device: torch.device) -> torch.Tensor:
+def _table_on(algorithm: GroupAlgorithm, device: torch.device) -> torch.Tensor:
     """Return the numbers of a table on a device, copied there once."""
-    return torch.from_numpy(text.table).to(device)
+    return torch.from_numpy(algorithm.table).to(device)

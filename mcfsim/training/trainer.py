@@ -91,7 +91,7 @@ class WideStep:
                 known |= {label: total(slot, place) for label, place in parts.slices[name].items()}
 
             def carry_out(place: int, stage: Stage, given: Any, scalars: Any = scalars) -> dict[str, Any]:
-                return stage.text(roles, EXACT, given, scalars)
+                return stage.algorithm(roles, EXACT, given, scalars)
 
             with np.errstate(all="ignore"):
                 found = in_stages(self.hyper, shape, known, carry_out, gather)

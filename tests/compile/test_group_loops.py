@@ -10,8 +10,8 @@ import pytest
 
 import mcfsim as mcf
 from mcfsim.compile import objects
+from mcfsim.compile.group_algorithm import Places
 from mcfsim.compile.group_loops import GroupLoops, uniform
-from mcfsim.compile.group_text import Places
 from mcfsim.kernels.element.binary32 import integer_element, log2_element, number_element, power_element
 from mcfsim.kernels.element.machine import F32, I32, recorded, run
 from mcfsim.scaled import ScaledFormat

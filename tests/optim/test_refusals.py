@@ -18,7 +18,7 @@ from mcfsim.optim.stored import WeightGrid
 from mcfsim.optim.strategies import FLOAT32, LOW, Stored
 from mcfsim.optim.torchadamw import TorchAdamW
 from mcfsim.optim.torchmuon import TorchMuon
-from mcfsim.report.texts import record
+from mcfsim.report.algorithms import record
 from mcfsim.rounding import Rounding
 from mcfsim.scaled.quantisers import DynamicMap, RangeExpansion
 from tests.optim.stored import Changing, Stretches, made, some_tensors

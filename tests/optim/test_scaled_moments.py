@@ -58,7 +58,7 @@ def test_edges_are_those_of_counting(sizes, group):
 @pytest.mark.slow
 def test_groups_of_many_tensors_are_quantised_together(assert_same, monkeypatch):
     """Those of one length at once, where no text does it."""
-    monkeypatch.setattr("mcfsim.optim.groups.text_of", lambda *given: None)
+    monkeypatch.setattr("mcfsim.optim.groups.group_algorithm", lambda *given: None)
     sizes = {f"t{i}": 1 + i % 3 for i in range(300)}
     calls = []
     quantize = lambda *given: calls.append(1) or mcf.quantize(*given)  # noqa: E731

@@ -118,11 +118,11 @@ def test_quotients_are_noticed_if_they_are_wrong_and_only_then(way, monkeypatch)
         wrong = lambda x, by: by.equals(0.0).select(x.widen() * 0.0, WRONG[way](x, by))  # noqa: E731
         monkeypatch.setattr("mcfsim.scaled.quantization.quotient_element", wrong)
     kept, (count, size) = Grouped(FLOAT8_GROUPS, FLOAT32), (3, 512) if way is None else (20, 4096)
-    tensor_scales.text_calls.cache_clear()
+    tensor_scales.algorithm_calls.cache_clear()
     try:
         found = any(differs(hostile(size, 128, kept.kept.element, seed), kept) for seed in range(count))
     finally:
-        tensor_scales.text_calls.cache_clear()
+        tensor_scales.algorithm_calls.cache_clear()
     assert found == (way is not None)
 
 

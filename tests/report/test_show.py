@@ -27,8 +27,8 @@ from mcfsim.formats import get_format
 from mcfsim.kernels.element.machine import TRUTH
 from mcfsim.multiword import double_word
 from mcfsim.optim.declaration import straight_optimizers
+from mcfsim.report.algorithms import algorithms, is_optimizer, record
 from mcfsim.report.program_report import machine_operations, network_figure
-from mcfsim.report.texts import is_optimizer, record, texts
 from mcfsim.report.wiring import network_text, staves, wired
 from mcfsim.rounding import get_rounding
 from tests.cli.runner import call, refused
@@ -36,7 +36,7 @@ from tests.shared.kinds import STORED, feeding, feeds
 
 POLICIES = get_rounding("up", "saturate", "flush_after")
 COLLAGE = {"strategy": "collage-plus"}
-every_text = pytest.mark.parametrize("name", texts())
+every_algorithm = pytest.mark.parametrize("name", algorithms())
 
 
 @cache
@@ -76,8 +76,8 @@ def test_every_straight_line_of_the_literature_has_its_name_and_is_listed():
     lines = {name for name in double_word.__all__ if name != "DoubleWord"}
     lines |= {name for name, item in vars(eft).items() if hasattr(item, "__wrapped__")}
     assert len(lines) > 20
-    assert lines | set(straight_optimizers()) <= set(texts())
-    families = {name.partition(".")[0] for name in texts() if "." in name}
+    assert lines | set(straight_optimizers()) <= set(algorithms())
+    families = {name.partition(".")[0] for name in algorithms() if "." in name}
     assert families == {
         "expansion",
         "shewchuk",
@@ -89,11 +89,11 @@ def test_every_straight_line_of_the_literature_has_its_name_and_is_listed():
         "torchamsgrad",
     }
     listed = [line.split()[0] for line in call("show").stdout.splitlines() if line.split()]
-    assert [name for name in listed if name in texts()] == list(texts())
+    assert [name for name in listed if name in algorithms()] == list(algorithms())
 
 
 # -- pseudocode, text and generated source ------------------------------------------------------------------
-@every_text
+@every_algorithm
 def test_pseudocode_costs_and_text_are_those_of_the_program(name):
     for mode in ("nearest_even", "stochastic"):
         program = (found := recorded(name, mode)).program
@@ -108,8 +108,8 @@ def test_pseudocode_costs_and_text_are_those_of_the_program(name):
         assert any(f"# bfloat16, {mode}" in line for line in lines)
         out = shown("text", found)
         assert f"def {name.rpartition('.')[2]}(" in out
-        if not is_optimizer(texts()[name]):
-            assert out.strip() == inspect.getsource(inspect.unwrap(texts()[name])).strip()
+        if not is_optimizer(algorithms()[name]):
+            assert out.strip() == inspect.getsource(inspect.unwrap(algorithms()[name])).strip()
     lines, program = shown("cost", recorded(name)).splitlines(), recorded(name).program
     counted = Counter()
     for operation, fmt, _, many, *_ in table(lines, "operation"):
@@ -124,7 +124,7 @@ def test_pseudocode_costs_and_text_are_those_of_the_program(name):
     assert machine.pop("all") == sum(machine.values()) > 0
 
 
-@every_text
+@every_algorithm
 @pytest.mark.parametrize(("view", "says"), [("llvm", "i32 @loop("), ("triton", "@triton.jit(do_not_special")])
 @pytest.mark.sampled(16, each=False)
 @pytest.mark.slow
@@ -178,7 +178,7 @@ def test_the_generated_source_needs_no_llvm():
 # -- random words --------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("name", "strategy"),
-    [(name, None) for name in texts()]
+    [(name, None) for name in algorithms()]
     + [("adamw", item) for item in STORED if feeds("adamw", item) and item != "mcf-3"]
     + [pytest.param("adamw", "mcf-3", marks=pytest.mark.exhaustive)],  # 7,600 operations
 )
@@ -262,7 +262,8 @@ def test_what_is_drawn():
 
 
 @pytest.mark.parametrize(
-    ("name", "strategy"), [(name, None) for name in texts()] + [("adamw", "collage-plus"), ("sgd", "kahan")]
+    ("name", "strategy"),
+    [(name, None) for name in algorithms()] + [("adamw", "collage-plus"), ("sgd", "kahan")],
 )
 @pytest.mark.sampled(3, each=False)
 def test_gates_take_the_values_of_their_steps(name, strategy):

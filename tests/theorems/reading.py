@@ -86,7 +86,7 @@ class Assigned(dict):
             self.give(number, rounded(exact, self.p, self.nearest.ties))
         else:
             call, i = self.made[number]
-            self.give(number, call.text(self.nearest, *map(self.of, call.operands))[i])
+            self.give(number, call.algorithm(self.nearest, *map(self.of, call.operands))[i])
         return self[name]
 
     def of(self, x: UnknownNumber):

@@ -317,10 +317,10 @@ def greatest(a: Value, b: Any) -> Value:
     return greater
 
 
-def recorded(text: Callable[..., Any], **kinds: Type) -> tuple[Line, tuple[Value, ...]]:
+def recorded(function: Callable[..., Any], **kinds: Type) -> tuple[Line, tuple[Value, ...]]:
     """Run an element algorithm on inputs of given names and types; return the line and its results."""
     line = Line()
-    results = text(*(line.input(name, kind) for name, kind in kinds.items()))
+    results = function(*(line.input(name, kind) for name, kind in kinds.items()))
     return line, results if isinstance(results, tuple) else (results,)
 
 

@@ -224,7 +224,7 @@ def _compensated(
     return s, rest.result
 
 
-def text_of(function: Any) -> Callable[..., Any]:
+def undecorated(function: Any) -> Callable[..., Any]:
     """Return the undecorated function of a straight-line algorithm, and any other function unchanged."""
     found: Callable[..., Any] = getattr(function, "__wrapped__", function)
     return found
@@ -232,12 +232,12 @@ def text_of(function: Any) -> Callable[..., Any]:
 
 #: The statement on which each lemma rests, by algorithm.
 STATEMENTS: Mapping[Callable[..., Any], str] = MappingProxyType(
-    {text_of(two_sum): "two_sum", text_of(fast_two_sum): "fast_two_sum_multiple"}
+    {undecorated(two_sum): "two_sum", undecorated(fast_two_sum): "fast_two_sum_multiple"}
 )
 LEMMAS: Mapping[Callable[..., Any], Lemma] = MappingProxyType(
     {
-        text_of(two_sum): partial(_compensated, lambda a, b: TRUE),
-        text_of(fast_two_sum): partial(_compensated, is_multiple_of_ulp),
+        undecorated(two_sum): partial(_compensated, lambda a, b: TRUE),
+        undecorated(fast_two_sum): partial(_compensated, is_multiple_of_ulp),
     }
 )
 #: What is supposed of a and b, by algorithm, so that no step overflows if the sum does not: by a theorem of
@@ -245,8 +245,8 @@ LEMMAS: Mapping[Callable[..., Any], Lemma] = MappingProxyType(
 #: has the largest exponent, a + b is exact.
 IN_RANGE: Mapping[Callable[..., Any], tuple[Hypothesis, ...]] = MappingProxyType(
     {
-        text_of(two_sum): (not_largest("a"),),
-        text_of(fast_two_sum): tuple(
+        undecorated(two_sum): (not_largest("a"),),
+        undecorated(fast_two_sum): tuple(
             supposed("a", "b") for supposed in (ordered, exponents_ordered, multiple_of_ulp)
         ),
     }

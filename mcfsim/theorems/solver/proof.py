@@ -289,7 +289,7 @@ def _asked(question: Question, until: float) -> Answer:
         met = supposing().has_model()
         found = {True: Found.PROVED, False: Found.VACUOUS, None: Found.NO_ANSWER}[met]
     ties = "to even" if question.even else "any"
-    rests_on = tuple(dict.fromkeys(STATEMENTS[call.text] for call in ar.called))
+    rests_on = tuple(dict.fromkeys(STATEMENTS[call.algorithm] for call in ar.called))
     asked = len(solver.comparisons), solver.version
     return Answer(question.name, found, question.least, ties, rests_on, 0.0, *asked)
 

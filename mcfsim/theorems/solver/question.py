@@ -12,7 +12,7 @@ from mcfsim.theorems.catalogue import THEOREMS, named
 from mcfsim.theorems.logic import LARGEST, IsMultiple, NoOverflow, Proposition, Ulp, UnreadableError
 from mcfsim.theorems.logic.terms import nodes
 from mcfsim.theorems.operands import OperandSpec
-from mcfsim.theorems.solver.facts import IN_RANGE, LEMMAS, STATEMENTS, SUM_IN_RANGE, text_of
+from mcfsim.theorems.solver.facts import IN_RANGE, LEMMAS, STATEMENTS, SUM_IN_RANGE, undecorated
 from mcfsim.theorems.solver.reading import Unknowns
 from mcfsim.theorems.solver.unknown_numbers import Formula, UnknownArithmetic, UnknownNumber, all_of
 from mcfsim.theorems.statement import Theorem, check_proposition, names_of, propositions_of
@@ -90,7 +90,7 @@ def question_of(theorem: Theorem) -> Question:
     """
     speaks_of_range = any(LARGEST in nodes(one.said) for one in theorem.where)
     if speaks_of_range and not any(NoOverflow() in nodes(one.said) for one in theorem.where):
-        known = IN_RANGE.get(text_of(theorem.algorithm), ())
+        known = IN_RANGE.get(undecorated(theorem.algorithm), ())
         if not (
             names_of(theorem) == ("a", "b")
             and SUM_IN_RANGE in theorem.where
@@ -121,7 +121,7 @@ def question_of(theorem: Theorem) -> Question:
         tuple(hypothesis.said for hypothesis in theorem.where),
         theorem.claim.said,
         theorem.precision,
-        lemmas=text_of(theorem.algorithm) not in STATEMENTS,
+        lemmas=undecorated(theorem.algorithm) not in STATEMENTS,
     )
 
 

@@ -252,7 +252,7 @@ Lemma = Callable[..., Any]
 class Called(NamedTuple):
     """A call that a lemma replaced: the algorithm, its operands, and the results of the lemma."""
 
-    text: Callable[..., Any]
+    algorithm: Callable[..., Any]
     operands: tuple[Any, ...]
     results: Any
 

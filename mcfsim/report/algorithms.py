@@ -31,7 +31,7 @@ _RATE = 1e-3
 _SHAPES = ((2, 2), (2,))
 
 
-class StageText(NamedTuple):
+class StageAlgorithm(NamedTuple):
     """A stage of an optimizer's step: the optimizer, a shape whose step has it, and its index."""
 
     kind: type[Staged]
@@ -41,7 +41,7 @@ class StageText(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RecordedText:
+class RecordedAlgorithm:
     """An algorithm recorded as a program, with its source and the names of its results.
 
     Attributes
@@ -62,11 +62,11 @@ class RecordedText:
 
 
 @lru_cache(maxsize=1)
-def texts() -> Mapping[str, Any]:
+def algorithms() -> Mapping[str, Any]:
     """Return all algorithms by name: optimizers, and straight lines whose signatures give their operands.
 
     Functions of `mcfsim.eft` and of double words have their own names. Other names start with the module's
-    name, and those of stages (`StageText`) with the optimizer's.
+    name, and those of stages (`StageAlgorithm`) with the optimizer's.
     """
     from mcfsim import eft
     from mcfsim.multiword import double_word, expansion, shewchuk
@@ -76,7 +76,7 @@ def texts() -> Mapping[str, Any]:
         own = module in (eft, double_word)
         for name, item in vars(module).items():
             home = str(getattr(item, "__module__", ""))
-            if not name.startswith("_") and home.startswith(module.__name__) and _is_text(item):
+            if not name.startswith("_") and home.startswith(module.__name__) and _is_algorithm(item):
                 found[name if own else f"{module.__name__.rpartition('.')[2]}.{name}"] = item
     for label, kind in optimizers().items():
         found |= _stages(label, kind) if issubclass(kind, Staged) else {label: kind}
@@ -89,11 +89,11 @@ def _stages(label: str, kind: type[Staged]) -> dict[str, Any]:
     for shape in _SHAPES:
         for place, item in enumerate(kind().stages(shape)):
             if isinstance(item, Stage):
-                found.setdefault(f"{label}.{item.name}", StageText(kind, shape, place, item))
+                found.setdefault(f"{label}.{item.name}", StageAlgorithm(kind, shape, place, item))
     return found
 
 
-def get_text(name: str) -> tuple[str, Any]:
+def get_algorithm(name: str) -> tuple[str, Any]:
     """Return the full name of an algorithm and the algorithm, by its name or the last part of it.
 
     Raises
@@ -101,7 +101,7 @@ def get_text(name: str) -> tuple[str, Any]:
     ValueError
         If there is none, or it is a step in stages; the message lists the names.
     """
-    known = texts()
+    known = algorithms()
     if is_staged(name):
         own = ", ".join(item for item in known if item.startswith(f"{name}."))
         raise ValueError(f"a step of {name} is made in stages, each an algorithm of its own: {own}")
@@ -118,22 +118,24 @@ def is_staged(name: str) -> bool:
     return name in optimizers() and optimizers()[name].staged
 
 
-def is_optimizer(text: Any) -> bool:
+def is_optimizer(algorithm: Any) -> bool:
     """Return whether an algorithm is an optimizer's step or a stage of one."""
-    return isinstance(text, StageText) or (isinstance(text, type) and issubclass(text, Declaration))
+    return isinstance(algorithm, StageAlgorithm) or (
+        isinstance(algorithm, type) and issubclass(algorithm, Declaration)
+    )
 
 
-def operands_of(text: Callable[..., Any], components: int = 2) -> tuple[Any, ...]:
+def operands_of(algorithm: Callable[..., Any], components: int = 2) -> tuple[Any, ...]:
     """Return the names of an algorithm's operands, in tuples where it takes tuples.
 
     Parameters
     ----------
-    text : callable
+    algorithm : callable
         A straight line.
     components : int, optional
         Length of tuples of variable length.
     """
-    signature = inspect.signature(text, eval_str=True)
+    signature = inspect.signature(algorithm, eval_str=True)
     _, *operands = (item for item in signature.parameters.values() if item.kind is not item.KEYWORD_ONLY)
 
     def named(item: inspect.Parameter) -> Any:
@@ -147,13 +149,13 @@ def operands_of(text: Callable[..., Any], components: int = 2) -> tuple[Any, ...
 
 def record(
     name: str, fmt: Format, rounding: Rounding, *, strategy: str | None = None, components: int | None = None
-) -> RecordedText:
+) -> RecordedAlgorithm:
     """Return the recorded program of an algorithm, by its name.
 
     Parameters
     ----------
     name : str
-        See `get_text`.
+        See `get_algorithm`.
     fmt : Format
         Format of operands and operations; the low format of an optimizer.
     rounding : Rounding
@@ -169,30 +171,33 @@ def record(
         If there is no such algorithm, it takes no strategy or no number of components, or it is no program,
         because it computes with exact numbers.
     """
-    whole, text = get_text(name)
-    if is_optimizer(text):
+    whole, algorithm = get_algorithm(name)
+    if is_optimizer(algorithm):
         if components is not None:
             raise ValueError(f"{whole} takes a strategy, which says how many components there are")
-        return _step(whole, text, fmt, rounding, strategy or "plain")
+        return _step(whole, algorithm, fmt, rounding, strategy or "plain")
     if strategy is not None:
         raise ValueError(f"{whole} is no optimizer and takes no strategy")
-    if components is not None and operands_of(text, 2) == operands_of(text, 3):
+    if components is not None and operands_of(algorithm, 2) == operands_of(algorithm, 3):
         raise ValueError(f"{whole} takes no tuples of variable length, so its number of components is fixed")
-    program = trace(text, fmt, rounding, operands=operands_of(text, components or 2))
-    source = inspect.getsource(inspect.unwrap(text))
-    return RecordedText(program, source, {}, _result_names(text, len(program.outputs())))
+    program = trace(algorithm, fmt, rounding, operands=operands_of(algorithm, components or 2))
+    source = inspect.getsource(inspect.unwrap(algorithm))
+    return RecordedAlgorithm(program, source, {}, _result_names(algorithm, len(program.outputs())))
 
 
-def text_table() -> list[dict[str, str]]:
+def algorithm_table() -> list[dict[str, str]]:
     """Return one row of strings per algorithm: its name, its operands, and its summary."""
 
-    def taken(text: Any) -> str:
-        if is_optimizer(text):
+    def taken(algorithm: Any) -> str:
+        if is_optimizer(algorithm):
             return "a strategy"
-        parts = (x if isinstance(x, str) else f"({', '.join(x)})" for x in operands_of(text))
+        parts = (x if isinstance(x, str) else f"({', '.join(x)})" for x in operands_of(algorithm))
         return ", ".join(parts)
 
-    return [{"text": name, "takes": taken(text), "what": _about(text)} for name, text in texts().items()]
+    return [
+        {"algorithm": name, "takes": taken(algorithm), "what": _about(algorithm)}
+        for name, algorithm in algorithms().items()
+    ]
 
 
 def stage_table(name: str) -> list[dict[str, str]]:
@@ -207,61 +212,61 @@ def stage_table(name: str) -> list[dict[str, str]]:
                     "of a": "matrix" if len(shape) > 1 else "vector",
                     "made": item.name if gathered else f"{name}.{item.name}",
                     "for each": item.over.name.lower(),
-                    "what": item.what if gathered else _about(item.text),
+                    "what": item.what if gathered else _about(item.algorithm),
                 }
             )
     return rows
 
 
-def _about(text: Any) -> str:
+def _about(algorithm: Any) -> str:
     """Return the first line of an algorithm's docstring."""
-    described = text.stage.text if isinstance(text, StageText) else text
+    described = algorithm.stage.algorithm if isinstance(algorithm, StageAlgorithm) else algorithm
     return (inspect.getdoc(described) or "").partition("\n")[0]
 
 
-def _step(name: str, text: Any, fmt: Format, rounding: Rounding, strategy: str) -> RecordedText:
+def _step(name: str, algorithm: Any, fmt: Format, rounding: Rounding, strategy: str) -> RecordedAlgorithm:
     """Return the recorded step of an optimizer, or a stage of it."""
     stored = strategy_named(strategy, fmt)
     if any(item.format is None for item in stored.tensors.values()):
         raise ValueError(f"strategy {strategy!r} computes with exact numbers, and its step is no program")
-    staged = isinstance(text, StageText)
+    staged = isinstance(algorithm, StageAlgorithm)
     if not staged and stored.parameter.grid is not None:
         raise ValueError(
             f"strategy {strategy!r} puts its weights on a grid after each step, by scales of whole "
             "tensors, and its step is no program"
         )
-    hyper = (text.kind if staged else text)()
+    hyper = (algorithm.kind if staged else algorithm)()
     # The program does not depend on which words are drawn.
     roles = stored.roles(rounding, random=RandomWords(0))
     scalars = hyper.scalars(roles, stored, 2 if staged else 1, rate=_RATE, decayed=True)
     made: dict[str, Any]
     if staged:
-        recorded = record_stages(hyper, stored, roles, symbols(scalars), text.shape, lines=True)
-        program, made = recorded[text.place]
-        source = inspect.getsource(text.stage.text)
+        recorded = record_stages(hyper, stored, roles, symbols(scalars), algorithm.shape, lines=True)
+        program, made = recorded[algorithm.place]
+        source = inspect.getsource(algorithm.stage.algorithm)
     else:
         program = record_step(hyper, stored, roles, symbols(scalars), lines=True)
         made = {**State(*program.results[:-1])._asdict(), "update": program.results[-1]}
-        source = inspect.getsource(getattr(sys.modules[text.__module__], name, text.step))
+        source = inspect.getsource(getattr(sys.modules[algorithm.__module__], name, algorithm.step))
     labels: list[str] = []
     for label, x in made.items():
         labels += [f"{label}{place}" for place, _ in enumerate(x)] if isinstance(x, tuple) else [label]
     given = numbers(scalars)
-    return RecordedText(program, source, {x: given[x] for x in program.scalars}, tuple(labels))
+    return RecordedAlgorithm(program, source, {x: given[x] for x in program.scalars}, tuple(labels))
 
 
-def _result_names(text: Callable[..., Any], count: int) -> tuple[str, ...]:
+def _result_names(algorithm: Callable[..., Any], count: int) -> tuple[str, ...]:
     """Return the names of the results in the docstring, or default names."""
-    found = re.search(r"Returns\n *-+\n *([\w, ]+?) : value\n", text.__doc__ or "")
+    found = re.search(r"Returns\n *-+\n *([\w, ]+?) : value\n", algorithm.__doc__ or "")
     names = tuple(found[1].split(", ")) if found else ()
     if len(names) == count:
         return names
-    if get_args(inspect.signature(text, eval_str=True).return_annotation) == (Any, Any):
+    if get_args(inspect.signature(algorithm, eval_str=True).return_annotation) == (Any, Any):
         return ("high", "low")
     return tuple(f"result{place}" for place in range(count))
 
 
-def _is_text(item: Any) -> bool:
+def _is_algorithm(item: Any) -> bool:
     """Return whether a function is a straight line whose signature gives its operands."""
     if not inspect.isfunction(item) or not hasattr(item, "__wrapped__"):
         return False

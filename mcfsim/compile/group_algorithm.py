@@ -103,7 +103,7 @@ class Warps(NamedTuple):
     idle: float
 
 
-class GroupText(ABC):
+class GroupAlgorithm(ABC):
     """An algorithm that stores groups of binary32 numbers: a code byte each, some binary32 numbers per group.
 
     Equal objects do the same. Every NaN has a clean code, or is that of an element that is no code.
@@ -163,7 +163,7 @@ class GroupText(ABC):
     def encoded(self, x: Value, *shared: Value) -> Value:
         """Return the code of a number or, if there is a table, a number whose place is that code.
 
-        A text with random bits takes them as ``word=``, an integer.
+        A algorithm with random bits takes them as ``word=``, an integer.
         """
 
     @abstractmethod
@@ -172,11 +172,11 @@ class GroupText(ABC):
 
 
 class GroupLine:
-    """The straight line of machine operations recorded from a `GroupText`.
+    """The straight line of machine operations recorded from a `GroupAlgorithm`.
 
     Attributes
     ----------
-    text : GroupText
+    algorithm : GroupAlgorithm
     line : Line
     x, code, greatest : Value
         A number, its code or the table's entry for that code, and the greatest measure of a group.
@@ -190,24 +190,24 @@ class GroupLine:
         The results.
     """
 
-    def __init__(self, text: GroupText) -> None:
-        self.text, self.line = text, Line()
+    def __init__(self, algorithm: GroupAlgorithm) -> None:
+        self.algorithm, self.line = algorithm, Line()
         self.x = self.line.input("x", F32)
-        self.code = self.line.input("code", I32 if text.table is None and text.coded else F32)
+        self.code = self.line.input("code", I32 if algorithm.table is None and algorithm.coded else F32)
         self.greatest = self.line.input("greatest", I32)
-        pair = tuple(self.line.input(x, F32) for x in ("least", "other") if text.warps is not None)
+        pair = tuple(self.line.input(x, F32) for x in ("least", "other") if algorithm.warps is not None)
         self.least, self.other = pair[:1], pair[1:]
-        self.shared = tuple(self.line.input(f"shared{place}", F32) for place in range(text.shared))
-        self.numbers = tuple(self.line.input(f"number{place}", F64) for place in range(text.numbers))
-        self.measured = text.measured(self.x)
-        self.lesser: tuple[Value, ...] = (text.lesser(*pair),) if pair else ()
-        self.made = tuple(map(_clean, text.shares(self.greatest, *self.least, *self.numbers)))
-        drawn = I32 if text.random_bits <= SHORT else I64
-        self.word = [self.line.input("word", drawn)] if text.random_bits else []
+        self.shared = tuple(self.line.input(f"shared{place}", F32) for place in range(algorithm.shared))
+        self.numbers = tuple(self.line.input(f"number{place}", F64) for place in range(algorithm.numbers))
+        self.measured = algorithm.measured(self.x)
+        self.lesser: tuple[Value, ...] = (algorithm.lesser(*pair),) if pair else ()
+        self.made = tuple(map(_clean, algorithm.shares(self.greatest, *self.least, *self.numbers)))
+        drawn = I32 if algorithm.random_bits <= SHORT else I64
+        self.word = [self.line.input("word", drawn)] if algorithm.random_bits else []
         word = {"word": self.word[0]} if self.word else {}
-        self.encoded = text.encoded(self.x, *self.shared, *self.numbers, **word)
-        decoded = text.decoded(self.code, *self.shared, *self.numbers)
-        self.decoded = _clean(decoded) if text.coded else decoded
+        self.encoded = algorithm.encoded(self.x, *self.shared, *self.numbers, **word)
+        decoded = algorithm.decoded(self.code, *self.shared, *self.numbers)
+        self.decoded = _clean(decoded) if algorithm.coded else decoded
 
 
 def _clean(x: Value) -> Value:

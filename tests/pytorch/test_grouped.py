@@ -76,7 +76,7 @@ def differs(x, way):
 def test_operations_of_pytorch_quantise_as_numpy_does(element, size, group, monkeypatch):
     monkeypatch.setattr(local, "AT_ONCE", 300)
     way = Grouped(scaled(element, group), FLOAT32)
-    assert way.text is not None
+    assert way.algorithm is not None
     for seed in range(5):
         assert not differs(hostile(size, group, way.kept.element, seed), way), seed
 

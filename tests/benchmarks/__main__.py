@@ -34,12 +34,12 @@ ADAMW = 1 << 20
 
 
 def sums(x: Array) -> Iterator[Pair]:
-    """2Sum in emulated bf16, beside the same text on ml_dtypes arrays."""
+    """2Sum in emulated bf16, beside the same algorithm on ml_dtypes arrays."""
     operands = timing.addends(x, "bfloat16")
     native = mcf.arithmetic("bfloat16", backend="native")
     theirs = partial(mcf.two_sum, native, *(x.astype(ml_dtypes.bfloat16) for x in operands))
     ours = partial(mcf.two_sum, mcf.arithmetic("bfloat16", **NUMPY), *operands)
-    yield Pair("two_sum in bfloat16", ours, "same text, ml_dtypes", theirs)
+    yield Pair("two_sum in bfloat16", ours, "same algorithm, ml_dtypes", theirs)
 
 
 def statements() -> Iterator[Pair]:

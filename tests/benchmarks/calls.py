@@ -24,7 +24,7 @@ from tests.benchmarks.timing import SIZE, Array, Call, Pair, installed
 
 #: The strategies whose steps are timed.
 STRATEGIES = ("plain", "kahan", "collage-light", "collage-plus", "fp32-master")
-COPY, SAME = "copy of float32", "same text to nearest, ml_dtypes"
+COPY, SAME = "copy of float32", "same algorithm to nearest, ml_dtypes"
 
 
 def calls(x: Array) -> Iterator[Pair]:

@@ -1,4 +1,4 @@
-"""Steps of optimizers by PyTorch: the same text in its operators, and its own AdamW."""
+"""Steps of optimizers by PyTorch: the same algorithm in its operators, and its own AdamW."""
 
 from __future__ import annotations
 

@@ -112,7 +112,10 @@ class ArrayNamespace:
         )
 
     def asarray(self, x: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Any:
-        """Return an array of the format, rounded once; integers and truth values become a NumPy array.
+        """Return an array of a format, rounded once, or a NumPy array of integers or truth values.
+
+        Without ``dtype``, an array of a format keeps it, integers and truth values stay as they are, and
+        other numbers are rounded into the namespace's format.
 
         Raises
         ------

@@ -44,7 +44,7 @@ def as_array(x: Any, label: str = "x") -> NDArray[Any]:
     ------
     TypeError
         If it is a masked array, or a sequence that contains one: a plain array would show the values that
-        the mask hides. If it is a sequence that contains a truth value, which NumPy would turn into 1 or 0.
+        the mask hides. If it is a sequence that contains a truth value: among numbers NumPy makes it 1 or 0.
     ValueError
         If it cannot be converted to an array; or if it is a sequence of floats and integers that NumPy
         converts to binary64 or a shorter float, and this dtype does not hold one of the integers.

@@ -232,9 +232,9 @@ class Loops:
     """The loops of programs: compiled on demand or once that pays, and run by NumPy until then if that pays.
 
     Without being told to, a program is compiled or loaded at once if the current call and those known to
-    follow cost more than that. It is loaded once all calls so far have cost more than loading, or else
-    compiled by a thread once they have cost `_SHARE` of compiling. So no work takes much more time than it
-    would have taken had its amount been known.
+    follow, run without a loop, cost more than compiling. Otherwise it is loaded once all calls so far have
+    cost more than loading, or else compiled by a thread once they have cost `_SHARE` of compiling. So no work
+    takes much more time than it would have taken had its amount been known.
 
     Parameters
     ----------

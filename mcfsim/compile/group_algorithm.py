@@ -163,7 +163,7 @@ class GroupAlgorithm(ABC):
     def encoded(self, x: Value, *shared: Value) -> Value:
         """Return the code of a number or, if there is a table, a number whose place is that code.
 
-        A algorithm with random bits takes them as ``word=``, an integer.
+        An algorithm with random bits takes them as ``word=``, an integer.
         """
 
     @abstractmethod

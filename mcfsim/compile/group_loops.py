@@ -26,7 +26,7 @@ Array = NDArray[Any]
 
 
 class GroupLoops(NamedLoops):
-    """Encoding and decoding of groups by a `GroupAlgorithm`, an algorithm that says how groups are stored.
+    """Encoding and decoding of groups by a `GroupAlgorithm`, which says how groups are stored.
 
     Groups are ranges of a vector between bounds; an array has their shared numbers, one row per group.
     """

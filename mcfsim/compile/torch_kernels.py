@@ -1,4 +1,7 @@
-"""Algorithms and sums along a contracted axis as Triton kernels on PyTorch tensors of one device."""
+"""Algorithms and sums along a contracted axis as Triton kernels on PyTorch tensors of one device.
+
+An algorithm takes tensors of any shapes that broadcast. Without a kernel, PyTorch's operations compute sums.
+"""
 
 from __future__ import annotations
 

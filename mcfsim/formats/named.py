@@ -173,7 +173,7 @@ def get_format(spec: Any) -> Format:
 
 
 # -- the table --------------------------------------------------------------------------------------------
-#: Larger powers of two than this are computed in decimal, with this many digits more than requested.
+#: Powers of two from this exponent on are computed in decimal, with this many digits more than requested.
 _LONG, _GUARD = 2**13, 40
 
 

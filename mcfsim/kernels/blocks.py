@@ -116,7 +116,7 @@ def for_each_block(
 
 
 def on_threads(function: Callable[[Any], Any], parts: Iterable[Any], threads: int) -> list[Any]:
-    """Return a function's result for each part, computed by several threads; raise the first error of any."""
+    """Return a function's results for parts that threads share; raise the error of the first that fails."""
     if threads == 1:
         return list(map(function, parts))
     with ThreadPoolExecutor(threads) as pool:

@@ -132,7 +132,7 @@ def signum(x: Any) -> Any:
 def is_widened(fmt: Format, scalars: Scalars) -> bool:
     """Return whether operations of a format with real scalars are carried out in binary32.
 
-    By ``float32`` they are if binary32 holds the format and differs from it; others take it for ``rounded``.
+    By ``float32`` they are if binary32 holds the format and is another; else that policy is ``rounded``.
     """
     return scalars == "float32" and fmt != SINGLE and carrier_of(fmt) == FLOAT32
 

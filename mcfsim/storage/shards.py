@@ -1,4 +1,4 @@
-"""Reading and writing safetensors files, single or with an index, and a check of outputs against inputs."""
+"""Reading and writing safetensors files, single or with an index, and a check that outputs spare inputs."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import struct
 from mcfsim.kernels.element.floats import INFINITY, NAN
 from mcfsim.kernels.element.machine import Value
 
-#: An integer plus this number has the integer in its last bits, in binary64; so has its bits plus this code.
+#: Added to an integral number, or its code to an integer: the sum's last bits, in binary64, are the integer.
 _INTEGER = 1.5 * 2.0**52
 #: The same for binary32, and its code.
 _SHORT_INTEGER, _SHORT_CODE = 1.5 * 2.0**23, 0x4B400000

@@ -378,7 +378,7 @@ def _past_boundary(x: Value, fmt: Format, rounding: Rounding, word: Value | None
     """Return whether a number overflows by its random word, between the maximum and half a quantum above it.
 
     The excess over the maximum is exact. It is scaled to the binade of 1, where every carrier has room, and
-    rounded to half a quantum or to 0; a positive result is an overflow. Infinity and NaN count as overflow.
+    rounded to half a quantum, or to 0 or less; only half a quantum means overflow. Infinity and NaN overflow.
     """
     half = 2.0**-fmt.precision
     unit = Format(precision=1, emin=-fmt.precision, emax=-fmt.precision, specials=Specials.NONE)

@@ -171,7 +171,7 @@ class Sweep:
         RuntimeError
             If work raises an exception, which is chained, or returns no JSON data; or if a unit's worker dies
             `ATTEMPTS` times (for Dask, each time as often as its scheduler allows). The message names job
-            and range, and no further unit starts. Also raised outside the ``with`` statement.
+            and range, and no further unit starts. Also if called outside the ``with`` statement.
         ValueError
             If keys are equal, work must be pickled but cannot be, or a row of the journal is no result of its
             range.

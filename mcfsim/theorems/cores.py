@@ -59,7 +59,7 @@ def core_of_values(
     reductions.append(EACH if each else COMMON)
     middle = (fmt.emin + fmt.emax) // 2
     gaps = None if each else _window(theorem, fmt, scales)
-    # If sums are flushed, so are some sums of operands that lie too far apart to be tried.
+    # If sums of normal numbers are flushed, so are some whose operands lie too far apart to be tried.
     gradual = rounding.underflow is Underflow.GRADUAL
     if pairs:
         question = asked(theorem, scales)

@@ -107,7 +107,7 @@ def shows(fmt: Format, rounding: Rounding, number: Fraction) -> bool:
 
 
 def factors(a: int | Fraction, b: int | Fraction, total: int) -> Case:
-    """Return a and b, each times a power of two; these are nearly equal, with the product ``2**total``."""
+    """Return a and b, each times a power of two: two equal or adjacent ones with product ``2**total``."""
     return a * power(total // 2), b * power(total - total // 2)
 
 

@@ -93,7 +93,7 @@ class Exact(ExactNumbers):
         bits, q = self.bits + other.bits, self.q + other.q
         if 62 < bits <= 124 and max(self.bits, other.bits) <= 62:
             return Exact(TwoWords.product(_hold(self.n, 62), _hold(other.n, 62)), q, bits)
-        if bits > 62:  # two words cannot be multiplied: use Python integers, kept by 125 bits
+        if bits > 62:  # two words cannot be multiplied; 125 bits mean Python integers
             return Exact(_hold(self.n, 125) * _hold(other.n, 125), q, max(bits, 125))
         return Exact(_hold(self.n, bits) * _hold(other.n, bits), q, bits)
 

@@ -380,8 +380,8 @@ class Domain(InOrder):
 def anywhere(fmt: Format) -> tuple[int, int]:
     """Return the exponents of operands drawn from a whole format.
 
-    For floats and posits the largest exponent is left out, if there is room. In a grid, half of all numbers
-    have it.
+    For floats and posits the largest exponent is left out, if there is room. For a grid it is not: half of
+    all numbers have it.
     """
     least = floor_log2(fmt.smallest_normal)
     return least, floor_log2(fmt.max) if isinstance(fmt, Grid) else max(least, fmt.emax - 1)

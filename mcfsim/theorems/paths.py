@@ -73,7 +73,7 @@ class Paths(Trial):
             up = np.where(there, q - least, 0)
             n, q, bits = n.astype(object) << up.astype(object), least, bits + int(up.max())
         bits += int(np.diff(self._starts, append=self.whose.size).max()).bit_length()
-        if bits > 62:  # `reduceat` does not sum two words: use Python integers, kept by 125 bits
+        if bits > 62:  # `reduceat` does not sum two words; 125 bits mean Python integers
             n, bits = n.astype(object), max(bits, 125)
         return Exact(np.add.reduceat(n, self._starts), q, bits)[self.whose]
 

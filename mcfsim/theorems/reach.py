@@ -257,7 +257,7 @@ class _Reader:
         elif of.constant > 0 and Fraction(2) ** floor_log2(of.constant) == of.constant:
             self._note(partial(_multiples, x, floor_log2(of.constant)))
         else:
-            raise UnreadableError("a number may only be a multiple of a power of two")
+            raise UnreadableError("only multiples of powers of two are read")
 
     # -- exponents ------------------------------------------------------------------------------------------
     def _exponents(self, x: Term) -> _Exponents:

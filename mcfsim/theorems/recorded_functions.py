@@ -81,7 +81,7 @@ def _ldexp(recorder: PredicateRecorder, x: Value, by: Value) -> Value:
 
 
 def _frexp(recorder: PredicateRecorder, x: Value) -> tuple[Value, Value]:
-    """Return the results of `frexp`; note doubt for subnormal binary64 numbers, infinities and NaN."""
+    """Return a significand of magnitude in [1/2, 1) and an exponent; doubt subnormals, infinities and NaN."""
     wide = x.widen()
     size = abs(wide)
     recorder.doubt(((size < 2.0**_LEAST) & ~size.equals(0)) | ~(size < np.inf))

@@ -74,8 +74,8 @@ from mcfsim.theorems.trial import Trial
 # -- trials -------------------------------------------------------------------------------------------------
 #: Exponents so far from the operands of a trial that scaling by powers of two neither over- nor underflows.
 FAR = 300
-#: Number of random cases in a trial. Most cases from all operands of a small format, evenly spaced if there
-#: are more.
+#: The number of random cases in a trial, and the most cases from all operands of a small format, which are
+#: evenly spaced if there are more.
 RANDOM, MOST = 1 << 12, 1 << 17
 #: The most operands that are listed: a statement that supposes many bits has no small format.
 LARGEST = 1 << 22

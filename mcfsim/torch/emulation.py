@@ -178,7 +178,7 @@ def emulate(
     Results come in the dtype of autocast if it is on, else in that of the activations: values of the recipe's
     output format, rounded to that dtype. Operands are quantised as they come, under autocast too; those in
     float64 are rounded to binary32 first. Biases are added in the dtype of the result. Gradients have the
-    dtypes of their operands. `torch.compile` knows the operators, and keeps its graphs whole.
+    dtypes of the tensors they belong to. `torch.compile` knows the operators, and keeps its graphs whole.
 
     Emulation applies to calls of layers. A head that is ``torch.nn.functional.linear(x, table.weight)`` stays
     as it is, and so does a layer whose weight is given to a function: its count in

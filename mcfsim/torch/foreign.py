@@ -82,7 +82,7 @@ def _there(parameter: torch.Tensor, state: Entries, name: str) -> torch.Tensor:
 
 
 def of_torch(parameter: torch.Tensor, state: Entries, group: Entries) -> dict[str, Moment]:
-    """Return the moments of AdamW, by PyTorch's names there; zeros before the first step."""
+    """Return the moments of an AdamW that uses PyTorch's names; zeros before the first step."""
     return {name: plain(_there(parameter, state, theirs)) for name, theirs in MOMENTS.items()}
 
 
@@ -116,7 +116,7 @@ def decoupled(group: Entries, defaults: Entries, *, usual: bool = True) -> dict[
 
 
 def as_muon(group: Entries, defaults: Entries) -> dict[str, Any]:
-    """Return a group of torch.optim.Muon, whose eps is the iteration's; it has defaults otherwise."""
+    """Return a group of torch.optim.Muon; its iteration has its eps and coefficients, and default sums."""
     check_entries("torch.optim.Muon", group, _ENTRIES)
     steps, triple = whole_number("ns_steps", group["ns_steps"], least=1), tuple(group["ns_coefficients"])
     if steps >= _MOST:
@@ -368,7 +368,7 @@ def _is_kept(name: str, x: Any) -> TypeGuard[torch.Tensor]:
 
 
 def _shaped(name: str, x: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """Return a tensor in a parameter's shape; raise ValueError if it has another, and is no vector."""
+    """Return a tensor in a parameter's shape; raise ValueError unless it has it, or is a vector as long."""
     if x.shape == parameter.shape:
         return x
     if x.ndim != 1 or x.numel() != parameter.numel():

@@ -54,8 +54,8 @@ def library_of(optimizer: Any, said: str | None) -> Library:
     TypeError
         If it is of no known library, or is not an optimizer that can be taken over.
     ValueError
-        If another library is named, or none for a state; or if only some groups are of AMSGrad, or the
-        library of AMSGrad is not torch.
+        If another library is named, or none for a state; or if only some groups are of AMSGrad, or they are
+        not torch's.
     """
     library = LIBRARIES[_name_of(optimizer, said)]
     groups = optimizer.param_groups
@@ -109,7 +109,7 @@ class SavedRun:
     TypeError
         If a parameter is no tensor.
     ValueError
-        If it is not a state, or has another number of parameters; or if a parameter is given twice.
+        If it is not a state, or not of as many parameters; or if a parameter is given twice.
     """
 
     def __init__(self, saved: Entries, params: Iterable[torch.Tensor]) -> None:
@@ -358,7 +358,7 @@ class _ToOptimi(Giving):
     def check(self, steps: Iterable[int]) -> None:
         counts = set(steps)
         if len(counts) > 1:
-            raise ValueError(f"optimi counts steps by group, and one has parameters after {sorted(counts)}")
+            raise ValueError(f"optimi counts steps by group, and parameters of one made {sorted(counts)}")
         self._steps.append(counts.pop() if counts else 0)
 
     def stores(self, dtype: torch.dtype, parameter: torch.Tensor) -> StateLayout:

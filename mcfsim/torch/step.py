@@ -150,8 +150,8 @@ class StoredOptimizer(SavedOptimizer):
     def start(self) -> None:
         """Make the state of parameters that have none yet, and put parameters with a grid on it.
 
-        Otherwise the first step does so, with gradients of weights that were on no grid yet. Call this on a
-        model's first weights; those of a saved state lie on their grids already.
+        Without this call the first step does so, with gradients of weights that were on no grid yet. Call it
+        on a model's first weights; those of a saved state lie on their grids already.
         """
         self.whole.check()
         for place in self.listed():

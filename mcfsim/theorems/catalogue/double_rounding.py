@@ -120,7 +120,7 @@ def _seen(
 
 
 def _sum_at_midpoint(bits: Callable[[int], int]) -> Witnesses:
-    """Return witnesses: sums next to a midpoint, to which they are rounded, as ties, in `bits` bits."""
+    """Return witnesses: sums next to a midpoint, to which a tie in `bits` bits, to even or away, goes."""
 
     def witnesses(fmt: Format, rounding: Rounding) -> Iterator[Case]:
         p, q = fmt.precision, bits(fmt.precision)

@@ -100,7 +100,7 @@ class Ledger:
 
 
 def first(relation: Relation, polynomial: Polynomial) -> int:
-    """Return the least n of a format's precision such that a relation holds at ``t = 2**-m`` for all m >= n.
+    """Return the least n, at least `over.least`, such that a relation holds at ``t = 2**-m`` for all m >= n.
 
     Raises
     ------

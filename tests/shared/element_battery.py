@@ -482,7 +482,7 @@ def code_cases(fmt: Format, carrier: Any) -> Iterator[Case]:
 
 
 def codes_known() -> Iterator[Case]:
-    """Yield cases of which formats have codes that the text of an element knows."""
+    """Yield cases of which formats have codes that the algorithm of an element knows."""
     unknown = ("float32", "tf32", "posit8", "int8", "full8none", "float_p1", "seventeen")
     for fmt in (*FORMATS, *CODED):
         if str(fmt) in (*unknown, *map(str, CODED)):

@@ -215,7 +215,7 @@ def late(option: str, *schedules: str) -> Callable[[], list[Array]]:
 
 
 def arriving(measure: str, option: str, *schedules: str) -> Callable[[], list[Array]]:
-    """Return a function that gives an option's measure late in the second half, by schedule and size."""
+    """Return a function that gives a measure in the last fifth of the second half, by schedule and size."""
     return lambda: [
         np.mean([run[measure][option][-4:] for run in late_training.runs(size, schedule)], axis=1)
         for schedule in schedules

@@ -1,8 +1,8 @@
 """Published bounds of absolute rounding errors: FPBench's functions, each over its box, as tools state them.
 
-Only bounds for the same text, box and format are listed. FPTaylor's and PRECiSA's `jet` is left out, in which
-one sign differs from `jetEngine`; of PRECiSA also `carbonGas`, `rigidBody2`, `sineOrder3` and `sphere`, whose
-operations have another order or sign; of Daisy `i4` and `jetEngine`, whose boxes are smaller.
+Only bounds for the same algorithm, box and format are listed. FPTaylor's and PRECiSA's `jet` is left out,
+in which one sign differs from `jetEngine`; of PRECiSA also `carbonGas`, `rigidBody2`, `sineOrder3` and
+`sphere`, whose operations have another order or sign; of Daisy `i4` and `jetEngine`, whose boxes are smaller.
 """
 
 from __future__ import annotations

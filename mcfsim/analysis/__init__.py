@@ -11,6 +11,6 @@ rounding error of each operation. `attribution` propagates these by secant slope
 result and backward to each operation's share in it; `blame` sums the shares by expression. The rules of an
 operation (in `secants`, `rounded_run`, `bounds`) are written once for two uses: NumPy runs them on whole
 blocks, and `compiled_attribution` copies them into one loop over a few inputs at a time, which reads the
-program as data (`attribution_source`), so that programs with the same kinds of steps share it. The loop also
-performs the rounded steps, by the same lines of machine operations as all other loops.
+program as data (`attribution_source`), so that programs with the same kinds of steps share it. If it can
+perform all rounded steps, it does that, too, by the same lines of machine operations as all other loops.
 """

@@ -53,7 +53,7 @@ def scaled_hypot(ar: Arithmetic, a: Value, b: Value) -> Value:
     -------
     value
         Off by at most 3.25 u, to first order. It overflows only if the result does, and a ratio that
-        underflows does not matter. Where `hypot` neither overflows nor underflows, it is more accurate.
+        underflows does not matter. `hypot` is more accurate where it neither overflows nor underflows.
 
     References
     ----------

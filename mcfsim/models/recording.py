@@ -301,7 +301,7 @@ def write_count(folder: Path, steps: int) -> None:
 
 
 def read_count(folder: Path) -> int | None:
-    """Return how many steps a recorder counted, None if no file says; raise if that file is damaged."""
+    """Return a recorder's count of steps, None without its file; a damaged one raises FileOfTensorsError."""
     if not (folder / COUNT).exists():
         return None
     try:

@@ -17,7 +17,7 @@ from mcfsim.protocol import Arithmetic, Value
 
 @dataclass(frozen=True)
 class AMSGrad(Staged, AdamW):  # type: ignore[misc]  # its step is in stages
-    """Hyperparameters of AMSGrad, which divides by the root of the largest v so far; the same as of `AdamW`.
+    """Hyperparameters of AMSGrad, those of `AdamW`; it divides by the root of the largest v so far.
 
     The slot v keeps two numbers per element: v, and the largest one. As in
     ``torch.optim.AdamW(amsgrad=True)`` the largest v is found before the bias correction.

@@ -49,7 +49,7 @@ def nesterov(roles: Roles, strategy: Strategy, state: State, gradient: Value, sc
 
 @dataclass(frozen=True)
 class Nesterov(SGD):
-    """Hyperparameters of SGD with Nesterov's momentum, as of `SGD`; as in PyTorch, dampening must be zero."""
+    """Hyperparameters of SGD with Nesterov's momentum, see `SGD`; dampening must be 0, as in PyTorch."""
 
     feeds_back = False
     step = staticmethod(nesterov)

@@ -272,7 +272,7 @@ class Optimizer:
 
         What both strategies store in the same way is copied bit for bit: each moment, and the parameter with
         all that is stored with it. The count of steps and the random words continue. So a switch to the same
-        strategy changes nothing. If the new grid has other integers, weights are put on it as at the start.
+        strategy changes nothing. Weights are put on a grid as at the start, unless they have its integers.
 
         Parameters
         ----------

@@ -178,7 +178,7 @@ def read(x: Vector, fmt: Format | None) -> Array:
 
 @lru_cache(maxsize=64)
 def _upper(fmt: Format) -> tuple[Any, Any, Any, int]:
-    """Return the carrier, its unsigned dtype, how many bits codes, its upper bits, lack, and NaN's code.
+    """Return the carrier, its unsigned dtype, how many of its lower bits codes lack, and the code of NaN.
 
     The unsigned dtype is None if codes are not the upper bits of carrier numbers.
     """

@@ -17,7 +17,7 @@ def _aligned(spec: Unit | str) -> tuple[Unit, int]:
     unit = get_unit(spec)
     if unit.sums is not UnitSums.ALIGNED or unit.scales:
         kind = "scaled" if unit.scales else str(unit.sums)
-        raise ValueError(f"{unit} is {kind}: bounds are proved of {UnitSums.ALIGNED!s} sums without scales")
+        raise ValueError(f"{unit} is {kind}: bounds are proved for {UnitSums.ALIGNED!s} sums without scales")
     assert unit.fraction_bits is not None
     return unit, unit.fraction_bits
 

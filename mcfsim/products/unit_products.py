@@ -226,7 +226,7 @@ class UnitProducts:
         scales = [x for x in (a.tensor_scale, b.tensor_scale) if x is not None]
         if scales and c is not None:
             raise ValueError(
-                "c cannot join products of tensors with scales, which are applied last: add it to the result"
+                "c cannot join products of operands with tensor scales, which come last: add it to the result"
             )
         m, n, groups = a.shape[-2], b.shape[-1], self._groups(a)
         left, right = self._packed(a), self._packed(b.turned()).swapaxes(-1, -2)

@@ -20,9 +20,9 @@ from mcfsim.scaled import SCALED, ScaledFormat, ScaleRule
 class OperandSource(StrEnum):
     """The tensor from which an operand is quantised.
 
-    ``given``: the tensor itself, in the precision in which it came. ``forward``: its quantised form that the
-    forward product took, dequantised. The gradient then passes through the forward quantisation: it is zero
-    where that clipped, and is rotated back if that rotated.
+    ``given``: the tensor itself, in the precision in which it came. ``forward``: its quantised form, as the
+    forward product took it, dequantised. The gradient then passes through the forward quantisation: it is
+    zero where that clipped, and is rotated back if that rotated.
     """
 
     GIVEN = "given"

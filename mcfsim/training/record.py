@@ -133,7 +133,7 @@ class Run:
     def late(self, strategy: str, measure: str, share: float = 0.2) -> float:
         """Return the mean of a series over the last share of its recorded steps.
 
-        A step at rate 0, such as the last of a cosine, asks for no update: its NaN does not count.
+        A step at rate 0, with which a cosine may end, asks for no update: its NaN does not count.
         """
         series = self.series[strategy]
         count = max(1, round(share * series[measure].size))

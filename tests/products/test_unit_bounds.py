@@ -104,7 +104,7 @@ def test_bounds_grow_with_groups_and_not_with_promoted_ones():
 
 
 @refusals(
-    refused(ValueError, "is chain: bounds are proved of aligned", error_bound, ("hopper_fp64", 4)),
+    refused(ValueError, "is chain: bounds are proved for aligned", error_bound, ("hopper_fp64", 4)),
     refused(ValueError, "is scaled", error_bound, ("blackwell_mxfp8", 4)),
     refused(ValueError, "is floored", is_monotone, ("cdna3_fp16", "factors")),
     refused(ValueError, "length = -1", error_bound, ("hopper_fp8", -1)),

@@ -37,7 +37,8 @@ class RoundedPieces(TransformerPieces):
       embedding's gradient is the product with the tokens as unit vectors.
     - The loss of a row, on which no gradient depends, is computed in the format of reductions, from scores
       rounded into it. The mean of the rows is rounded to binary64.
-    - The gradient of the scores is `mcfsim.functions.cross_entropy_gradient`, divided by the number of rows.
+    - The gradient with respect to the scores is `mcfsim.functions.cross_entropy_gradient`, divided by the
+      number of rows.
     - Cosines and sines of positions, and the scale of queries, are real scalars: the former are rounded into
       the format, the latter enters a product that is rounded once.
 

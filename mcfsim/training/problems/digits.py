@@ -54,7 +54,7 @@ class Digits(DescribedProblem):
     batch : int, optional
         Number of different images in a batch, at most the 1438 that are not held out.
     format, loss_format : Format or str or None, optional
-        Formats of the forward and backward pass, and of the loss; by default they are the same.
+        Formats of the forward and backward pass, and of the loss; by default the loss has that of the passes.
     sums : {"once", "each"}, optional
         How sums of products are rounded, see `mcfsim.training.problems.calculation.Sums`.
     calculation : Calculation or Recipe or mapping or str, optional

@@ -126,7 +126,7 @@ freeze: $(VENV)/.everything
 bench: $(VENV)/.bench
 	$(BIN)/python -m tests.benchmarks.calls
 	$(BIN)/python -m tests.benchmarks
-	$(BIN)/python -m tests.benchmarks.texts
+	$(BIN)/python -m tests.benchmarks.algorithms
 
 # The same; on a CPU it runs through in miniature, and shows no speed.
 bench-gpu:

@@ -1,4 +1,4 @@
-"""Bounds of sums for every precision at once: what the solver proves of the texts, and what it is told.
+"""Bounds of sums for every precision at once: what the solver proves of the algorithms, and what it is told.
 
 The longest take ten minutes each; what was answered before is kept, unless ``--anew``.
 """

@@ -294,9 +294,9 @@ def limits() -> str:
     return _beside(read_result("calls")["limits"])
 
 
-def texts() -> str:
-    """Return the benchmark of whole texts on NumPy."""
-    result = read_result("texts")
+def algorithms() -> str:
+    """Return the benchmark of whole algorithms on NumPy."""
+    result = read_result("algorithms")
     about = result["versions"]
     return (
         f"{_beside(result['pairs'])}\n\n"
@@ -345,7 +345,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "sweeps": sweeps,
     "calls": calls,
     "limits": limits,
-    "texts": texts,
+    "algorithms": algorithms,
     "two_sum_loop": two_sum_loop,
     "gpu": gpu.measured,
     "two_sum_kernel": two_sum_kernel,

@@ -46,7 +46,7 @@ class Fault(NamedTuple):
 
 
 def _altered(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield what a node is exchanged for: what tests of texts exchange, and nothing for a statement."""
+    """Yield what a node is exchanged for: what tests of algorithms exchange, and nothing for a statement."""
     yield from usual(node)
     if isinstance(node, ast.Assign) and not isinstance(node.targets[0], ast.Name | ast.Tuple):
         yield ast.Pass()

@@ -12,7 +12,7 @@ from mcfsim.analysis.analyse import analyse
 from mcfsim.analysis.blame import Blame
 from mcfsim.functions import ema_in_components
 from mcfsim.rounding import DETERMINISTIC
-from tests.analysis.texts import TEXTS, average, random_function, root, softmax, total
+from tests.analysis.algorithms import ALGORITHMS, average, random_function, root, softmax, total
 from tests.shared.rationals import floor_log2
 
 
@@ -56,7 +56,7 @@ def test_advice_is_the_smallest_set_that_serves(chunk, tmp_path):
 
 @pytest.mark.slow
 def test_advice_says_when_no_set_serves_and_when_none_is_needed():
-    report = analyse(root, TEXTS[root], count=300)
+    report = analyse(root, ALGORITHMS[root], count=300)
     assert report.advise("2u").reached
     easy = report.advise(1.0)
     assert easy.expressions == ()

@@ -15,17 +15,17 @@ from mcfsim.analysis.blame import Blame
 from mcfsim.analysis.samplers import inputs_of
 from mcfsim.analysis.truth import of_program, truth
 from mcfsim.rounding import get_rounding
-from tests.analysis.texts import TEXTS, random_function, softmax, total, waves
+from tests.analysis.algorithms import ALGORITHMS, random_function, softmax, total, waves
 
 FINE, COARSE = (mcf.Format(f"p{p}", precision=p, emin=-400, emax=400) for p in (11, 6))
 FORMATS = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "posit16")
 
 
 def in_formats(*formats):
-    """Return texts in formats; tables of every function in one of 16 bits take seconds."""
+    """Return algorithms in formats; tables of every function in one of 16 bits take seconds."""
     return [
         pytest.param(text, fmt, marks=pytest.mark.exhaustive if text is waves and "16" in fmt else ())
-        for text in TEXTS
+        for text in ALGORITHMS
         for fmt in formats
     ]
 
@@ -42,7 +42,7 @@ def question(function, inputs, fmt="bfloat16", mode="nearest_even", count=40, da
 @pytest.mark.parametrize("mode", ["nearest_even", "up"])
 @pytest.mark.parametrize(("function", "fmt"), in_formats(*FORMATS))
 def test_errors_are_those_of_mpmath_and_shares_add_up(function, fmt, mode):
-    asked = question(function, TEXTS[function], fmt, mode)
+    asked = question(function, ALGORITHMS[function], fmt, mode)
     numbers = [x[:40] for x in asked.inputs.block(0)]
     found = asked.at(numbers)
     given, _ = asked.rounded_inputs(numbers)
@@ -60,13 +60,13 @@ def test_errors_are_those_of_mpmath_and_shares_add_up(function, fmt, mode):
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(("function", "fmt"), in_formats("bfloat16"))
 def test_stochastic_runs_have_errors_too(function, fmt):
-    asked = question(function, TEXTS[function], fmt, "stochastic")
+    asked = question(function, ALGORITHMS[function], fmt, "stochastic")
     found = asked.block(0)
     given, _ = asked.rounded_inputs(asked.inputs.block(0))
     right = of_program(asked, [x[:20] for x in given]).error_of(found.computed[:20])
     there = np.isfinite(right)
     assert np.allclose(found.error[:20][there], right[there], rtol=1e-11, atol=1e-15)
-    assert not np.array_equal(found.computed, question(function, TEXTS[function]).block(0).computed)
+    assert not np.array_equal(found.computed, question(function, ALGORITHMS[function]).block(0).computed)
 
 
 def selecting(ar, x, y):

@@ -19,8 +19,8 @@ from mcfsim.analysis.blame import SUMMED, Blame
 from mcfsim.analysis.compiled_attribution import COLUMNS, AttributionLoop, LoopPlan, source
 from mcfsim.kernels.carriers import UnsupportedFormatError
 from mcfsim.rounding import Mode, Rounding
+from tests.analysis.algorithms import ALGORITHMS
 from tests.analysis.test_attribution import FINE, in_formats, question
-from tests.analysis.texts import TEXTS
 from tests.shared.random_programs import ARITY
 
 pytestmark = pytest.mark.slow
@@ -170,7 +170,7 @@ def test_the_loop_finds_what_numpy_finds(fmt, mode, data, in_python):
 @pytest.mark.parametrize(("function", "fmt"), in_formats("float8_e4m3fn", "bfloat16"))
 @pytest.mark.sampled(5, each=False)
 def test_the_loop_finds_what_numpy_finds_for_every_function(function, fmt, in_python):
-    asked = question(function, TEXTS[function], fmt, count=50)
+    asked = question(function, ALGORITHMS[function], fmt, count=50)
     assert apart(asked, *both(asked)) == []
 
 

@@ -17,8 +17,8 @@ from mcfsim.oracle import OracleArithmetic
 from mcfsim.oracle.functions import enclosure
 from mcfsim.random import RandomWords
 from mcfsim.rounding import Mode, Rounding
+from tests.analysis.algorithms import waves
 from tests.analysis.test_attribution import question
-from tests.analysis.texts import waves
 from tests.functions.cases import RUN, TRIED, Case, Within, drawn, flat, hostile, mapped
 from tests.kernels.test_stochastic import by_definition
 

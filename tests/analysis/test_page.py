@@ -19,7 +19,7 @@ from mcfsim.analysis.curves import Curve, Point
 from mcfsim.cli.application import app
 from mcfsim.report.analysis_report import analysis_page, curve_figure, draw_curves, report_figure
 from mcfsim.report.plotting import subplots
-from tests.analysis.texts import bisection, softmax
+from tests.analysis.algorithms import bisection, softmax
 from tests.shared.pages import examples, page
 
 pytestmark = pytest.mark.slow

@@ -18,7 +18,7 @@ from mcfsim.compile.choice import Loops
 from mcfsim.compile.loops import Loop
 from mcfsim.eft import two_sum
 from mcfsim.random import RandomWords
-from tests.shared.texts import values
+from tests.shared.algorithms import values
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from mcfsim.multiword.summation import recursive_sum
 from mcfsim.optim.sgd import SGD
 from mcfsim.random import RandomWords
 from mcfsim.storage.buffers import BLOCK
-from tests.shared.texts import alike, values
+from tests.shared.algorithms import alike, values
 
 needs_llvm = pytest.mark.skipif(not is_available(), reason="LLVM is not installed")
 ASKED = [partial(mcf.arithmetic, "bfloat16"), partial(mcf.round_to, [1.0], "bfloat16")]
@@ -78,7 +78,7 @@ def test_an_optimizer_that_knows_of_many_steps_is_compiled_at_the_first(steps, m
 # -- by NumPy, where nothing is compiled ---------------------------------------------------------------------
 @pytest.fixture
 def numpy_alone(monkeypatch):
-    """Return a function that says how many texts were written, where nothing is compiled, and all pays."""
+    """Return a function that says how many sources were written, where nothing is compiled, and all pays."""
     choice.loops.cache_clear()  # those that other tests have compiled would be taken
     monkeypatch.setattr(choice, "is_available", lambda: False)
     monkeypatch.setattr(choice, "_WRITE", 0.0)

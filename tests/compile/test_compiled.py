@@ -25,7 +25,7 @@ from mcfsim.random import RandomWords
 from mcfsim.rounding import Rounding, Rule
 from mcfsim.storage.buffers import BLOCK
 from tests.oracle.operands import MODES, corners
-from tests.shared.texts import alike, values
+from tests.shared.algorithms import alike, values
 
 
 def pair(fmt, **options):

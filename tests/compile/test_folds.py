@@ -1,4 +1,4 @@
-"""Long texts: what repeats in them is found, compiled once, and has the bits of NumPy."""
+"""Long algorithms: what repeats in them is found, compiled once, and has the bits of NumPy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mcfsim.kernels.carriers import carrier_of
 from mcfsim.multiword.summation import dot2, dw_sum, kahan_sum, neumaier_sum, recursive_sum, sum_k
 from mcfsim.random import RandomWords
 from mcfsim.rounding import DETERMINISTIC
-from tests.shared.texts import alike
+from tests.shared.algorithms import alike
 
 pytestmark = [pytest.mark.slow, pytest.mark.costly("loops of a long text are compiled")]
 

@@ -19,7 +19,7 @@ from mcfsim.formats import Format, get_format
 from mcfsim.kernels.codes_by_kind import codes_by_kind
 from mcfsim.oracle import operate_integers
 from mcfsim.rounding import DETERMINISTIC, Rounding
-from tests.shared.texts import every, values, with_scalar
+from tests.shared.algorithms import every, values, with_scalar
 
 LLVM = importlib.util.find_spec("llvmlite") is not None
 needs_llvm = pytest.mark.skipif(not LLVM, reason="LLVM is not installed")

@@ -22,7 +22,7 @@ from mcfsim.compile.loops import CompilationError, Loop
 from mcfsim.compile.program import Scalar
 from mcfsim.compile.tracing import trace
 from mcfsim.random import RandomWords
-from tests.shared.texts import every, values, with_scalar
+from tests.shared.algorithms import every, values, with_scalar
 
 PROGRAMS = {
     "every operation": ((every, "float16"), {}),

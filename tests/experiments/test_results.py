@@ -227,7 +227,7 @@ def test_a_result_is_written_again_where_more_than_versions_change(tmp_path, mon
 #: What is exact on every machine, and from before results named their versions.
 EXACT = {"family_search"}
 #: What names the machine instead: times, what PyTorch trains, and a solver's answers.
-BY_MACHINE = {"benchmarks", "calls", "gpu_h100", "gpu_h200", "sizes", "texts", "torch_steps"}
+BY_MACHINE = {"algorithms", "benchmarks", "calls", "gpu_h100", "gpu_h200", "sizes", "torch_steps"}
 BY_PYTORCH = {"train_gpt", "train_gpt_100M"}
 #: What is trained on digits, and on a quadratic.
 OF_NO_TEXT = {"posit_quire", "rounding_points"}

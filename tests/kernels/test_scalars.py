@@ -277,7 +277,7 @@ def test_stochastic_rounding_draws_for_a_sign_by_its_stream():
     assert ar.random.operation == 200  # a value of the format takes none
 
 
-# -- in texts ---------------------------------------------------------------------------------------------
+# -- in algorithms ---------------------------------------------------------------------------------------
 @pytest.mark.parametrize("scalars", ["exact", "rounded", "float32"])
 @pytest.mark.parametrize("underflow", ["flush_inputs", "flush_before", "flush_after"])
 def test_results_of_numbers_alone_are_values_and_no_numbers_that_enter(underflow, scalars, assert_same):

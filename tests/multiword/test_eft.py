@@ -1,4 +1,4 @@
-"""Error-free transformations: where they are exact, by hand, and what longer texts cost."""
+"""Error-free transformations: where they are exact, by hand, and what longer algorithms cost."""
 
 import itertools
 from fractions import Fraction
@@ -86,7 +86,7 @@ def test_bits_to_cut_off_are_an_int_within_the_precision(transform, arity):
             transform(ar, *(1.0,) * arity, bits=bits)
 
 
-# -- texts of several operations: costs, shapes, and what they give without rounding ----------------------
+# -- algorithms of several operations: costs, shapes, and results without rounding ------------------------
 FIVE = (8.0, 9.0, 10.0, 11.0, 12.0)
 PAIR = (1.0, 0.0)
 

@@ -1,4 +1,4 @@
-"""Sums of many terms: their bits against texts on fractions, and where compensation ends.
+"""Sums of many terms: their bits against algorithms on fractions, and where compensation ends.
 
 Their bounds are theorems of the catalogue: see tests/theorems.
 """
@@ -20,7 +20,7 @@ BF16 = FORMATS["bfloat16"]
 P3, P5 = (Format(precision=p, emin=-60, emax=60) for p in (3, 5))
 
 
-# -- texts on fractions, for sums that stay in range ------------------------------------------------------
+# -- algorithms on fractions, for sums that stay in range ------------------------------------------------
 def recursive_text(rn, x):
     total = x[0]
     for term in x[1:]:

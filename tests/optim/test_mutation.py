@@ -1,4 +1,4 @@
-"""Every place of two texts altered: the judge notices, or it is said why not."""
+"""Every place of two algorithms altered: the judge notices, or it is said why not."""
 
 import ast
 import inspect

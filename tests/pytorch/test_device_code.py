@@ -33,9 +33,9 @@ from mcfsim.theorems.compiled import Predicates, recordable
 from mcfsim.theorems.parts import Selection
 from mcfsim.theorems.verification import prepare
 from tests.pytorch.runs import first
+from tests.shared.algorithms import every
 from tests.shared.kinds import PLAIN, rotating
 from tests.shared.lines import of_all_verbs
-from tests.shared.texts import every
 
 pytest.importorskip("triton", reason="Triton is not installed")
 

@@ -1,4 +1,4 @@
-"""Kernels by instructions of GPUs have the bits of the texts; instructions that are not as said are found.
+"""Kernels by instructions of GPUs have the bits of their algorithms; wrong instructions are found.
 
 What they do is said here, by their specification, without code of the package but its oracle: casts as of
 ml_dtypes and NumPy, operations on bfloat16 exact in integers and rounded once, NaN as a GPU makes it.
@@ -34,8 +34,8 @@ from mcfsim.rounding import DETERMINISTIC, Overflow, Rounding, Underflow
 from mcfsim.torch import step
 from tests.pytorch.runs import assert_same_states, first, made, step_both
 from tests.pytorch.test_kernel import hard, launched
+from tests.shared.algorithms import every
 from tests.shared.kinds import PLAIN
-from tests.shared.texts import every
 
 pytest.importorskip("triton", reason="Triton is not installed")
 

@@ -10,8 +10,8 @@ from mcfsim.compile import trace
 from mcfsim.compile.triton_source import INSTRUCTIONS
 from tests.pytorch import test_device_code
 from tests.pytorch.test_device_code import assert_noticed, code_of, device_code, rounding, step, written
+from tests.shared.algorithms import every
 from tests.shared.kinds import PLAIN
-from tests.shared.texts import every
 
 pytest.importorskip("triton", reason="Triton is not installed")
 

@@ -1,4 +1,4 @@
-"""Where kernels carry texts on tensors out, where PyTorch's operations do, and what is kept of them."""
+"""Where kernels carry algorithms on tensors out, where PyTorch's operations do, and what is kept of them."""
 
 from collections import namedtuple
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""What PyTorch asks of an optimizer in its own tests, by its names, asked of ours; the texts are our own.
+"""What PyTorch asks of an optimizer in its own tests, by its names, asked of ours; the code is our own.
 
 PyTorch's tests allow errors of rounding; here states are compared bit for bit.
 """

@@ -53,7 +53,7 @@ def shown(view, found):
 
 @pytest.mark.slow
 def test_the_command_shows_the_program_that_its_options_mean():
-    """Two texts in each view, the six of them in turn."""
+    """Two algorithms in each view, the six of them in turn."""
     flushed = record("two_sum", get_format("bfloat16"), POLICIES)
     given = itertools.cycle(
         {

@@ -1,4 +1,4 @@
-"""Random texts: operations in mixed formats, with real scalars of every kind."""
+"""Random algorithms: operations in mixed formats, with real scalars of every kind."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def entering(ar: Any, x: Any, policy: str) -> Any:
 def recipe(seed: int, *, stochastic: bool = False) -> Recipe:
     """Return a random text of 3 to 40 operations.
 
-    Short ones are drawn more often, since long ones often end in NaN. A hundred texts, from 10,000 on a
+    Short ones are drawn more often, since long ones often end in NaN. A hundred algorithms, from 10,000 on a
     thousand, share nine formats and roundings: operations are made once.
     """
     r = random.Random(seed)

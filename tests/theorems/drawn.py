@@ -1,4 +1,4 @@
-"""Statements on two values a and b, drawn at random: texts of a few steps, and propositions on them."""
+"""Statements on two values a and b, drawn at random: algorithms of a few steps, and propositions on them."""
 
 from fractions import Fraction
 

@@ -1,4 +1,4 @@
-"""How algorithms scale and leave the range: what is said of numbers in random texts, against running them."""
+"""How algorithms scale and leave the range: what is derived for random ones, against running them."""
 
 import itertools
 import random

@@ -53,7 +53,7 @@ def trials(question, count, seed, ties=TIES, most=12):
 @pytest.mark.sampled(28, each=False)
 @pytest.mark.costly("each fact on hundreds of fractions")
 def test_facts_hold_of_numbers(what, count):
-    """Facts and lemmas, with operands that are double words and results of texts for which lemmas stand."""
+    """Facts and lemmas, with double words as operands and results of algorithms that have lemmas."""
     question, told = asked(what), {}
     for ar, values in trials(question, count if what in TEXTS else count // 20, seed=count):
         even = values.nearest.ties == "even"

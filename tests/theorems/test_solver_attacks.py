@@ -41,7 +41,7 @@ def bounded(name, bound):
     return replace(question_of(THEOREMS[name]), claim=relative_error(bound, target).said)
 
 
-# -- texts that are altered ---------------------------------------------------------------------------------
+# -- algorithms that are altered ---------------------------------------------------------------------------
 HOW = {"opposite": opposite, "exchanged": exchanged, "skipped": lambda ar, name, a, b: a}
 HOW["twice"] = lambda ar, name, a, b: getattr(ar, name)(a, a)
 
@@ -87,7 +87,7 @@ HYPOTHESES += [ordered("b", "a").said]
 def at_random(draw, texts):
     """Return a statement about a text of two numbers, more often false than true."""
     text = draw.choice(texts)
-    # Statements of the texts as they are, too, with other hypotheses and claims.
+    # Statements of the algorithms as they are, too, with other hypotheses and claims.
     for _ in range(draw.choice((0, 1, 1, 2))):
         text = altered(text, draw.randrange(6), draw.choice(("opposite", "exchanged", "twice", "skipped")))
     where = tuple(draw.sample(HYPOTHESES, draw.choice((0, 1, 1, 2))))

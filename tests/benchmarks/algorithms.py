@@ -1,4 +1,4 @@
-"""Benchmarks of whole texts as calls of NumPy's functions, beside an operation at a time on blocks.
+"""Benchmarks of whole algorithms as calls of NumPy's functions, beside an operation at a time on blocks.
 
 One thread, which takes the time of its processor; the two take turns. They measure and test nothing.
 """
@@ -97,10 +97,10 @@ def in_turns(pair: Pair) -> tuple[float, float]:
 
 def main() -> None:
     x = timing.drawn(SIZE)
-    table = timing.pair_table("whole texts on NumPy; medians of processor time")
+    table = timing.pair_table("whole algorithms on NumPy; medians of processor time")
     rows = [row for group in (sums(x), steps(x)) for row in timing.measured(group, SIZE, table, in_turns)]
     Console().print(table)
-    write_result("texts", {"versions": timing.about(), "size": SIZE, "pairs": rows})
+    write_result("algorithms", {"versions": timing.about(), "size": SIZE, "pairs": rows})
 
 
 if __name__ == "__main__":

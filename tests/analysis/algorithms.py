@@ -74,7 +74,7 @@ def waves(ar, x, y):
 
 
 #: Each with inputs.
-TEXTS = {
+ALGORITHMS = {
     horner: {
         "x": "uniform(0.6, 1.4)",
         "c": tuple(np.full(200, c) for c in (1.0, -5.0, 10.0, -10.0, 5.0, -1.0)),

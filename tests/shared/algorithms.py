@@ -1,4 +1,4 @@
-"""Texts of every operation, and operands for them."""
+"""Algorithms with every operation, and operands for them."""
 
 import numpy as np
 

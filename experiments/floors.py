@@ -23,7 +23,7 @@ WAYS = {
 LETTER, AROUND, APART = 1.0, 3.2, 1.0
 
 
-def floors() -> list[list[str]]:
+def contracted_floors() -> list[list[str]]:
     """Return the names on each floor, from the top, as the contract in `pyproject.toml` has them."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (layers,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
@@ -56,7 +56,7 @@ def _draw(axes: Any, given: list[list[str]]) -> dict[str, tuple[float, float]]:
 
 def main() -> None:
     """Draw."""
-    given = floors()
+    given = contracted_floors()
     with subplots(1, 1, width=9.5, height=4.6) as (figure, grid):
         axes = grid[0][0]
         axes.axis("off")

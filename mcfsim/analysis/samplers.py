@@ -243,8 +243,8 @@ def innermost(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def name_of(function: Callable[..., Any]) -> str:
     """Return the name of a function, or of the class of a callable object."""
-    text = innermost(function)
-    return str(getattr(text, "__name__", type(text).__name__))
+    inner = innermost(function)
+    return str(getattr(inner, "__name__", type(inner).__name__))
 
 
 def operand_names(

@@ -114,8 +114,8 @@ def analyse(
     told = _pairs(input, "--input", "x=normal()")
     inputs = {**samplers, **{name: sampler(text) for name, text in told.items()}}
     read = {f"--input {name}": item.file for name, item in inputs.items()}
-    if isfunction(text := innermost(found)):
-        read["FUNCTION"] = Path(text.__code__.co_filename)
+    if isfunction(inner := innermost(found)):
+        read["FUNCTION"] = Path(inner.__code__.co_filename)
     check_apart({"--json": json_file, "--html": html, "--png": png}, read)
     options = {name: _literal(text) for name, text in _pairs(option, "--option", "k=2").items()}
     formats = format or ["bfloat16"]

@@ -68,7 +68,9 @@ def larger(ar: Arithmetic, v: tuple[Value, ...], before: tuple[Value, ...]) -> t
     return tuple(found)
 
 
-STAGE = Stage(amsgrad, Granularity.ELEMENT, ("gradient", "m", "v", "largest", "parameter", "extra"))
+#: What a stage reads, whatever its rounding points.
+_TAKEN = ("gradient", "m", "v", "largest", "parameter", "extra")
+STAGE = Stage(amsgrad, Granularity.ELEMENT, _TAKEN)
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,4 @@ def torchamsgrad(
     return {"parameter": parameter, "m": m, "v": v, "largest": largest, "extra": extra, "update": update}
 
 
-TORCH_STAGE = Stage(
-    torchamsgrad, Granularity.ELEMENT, ("gradient", "m", "v", "largest", "parameter", "extra")
-)
+TORCH_STAGE = Stage(torchamsgrad, Granularity.ELEMENT, _TAKEN)

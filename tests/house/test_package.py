@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +15,7 @@ from types import ModuleType
 import pytest
 
 import mcfsim as mcf
+from experiments.floors import contracted_floors
 from mcfsim.storage.sweeps import installed
 from mcfsim.theorems import check
 from mcfsim.theorems.verification import prepare
@@ -121,9 +121,7 @@ ABOVE = {"__init__", "__main__"}
 
 
 def test_everything_has_its_floor_as_the_design_page_prints_and_there_are_few():
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    (layers,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
-    floors = [{name.strip().removeprefix("mcfsim.") for name in floor.split(":")} for floor in layers]
+    floors = [set(names) for names in contracted_floors()]
     table = page("design").read_text().split("| floor | what lives there |\n|---|---|\n")[1]
     rows = table.split("\n\n")[0].splitlines()
     assert [set(re.findall(r"`(\w+)`", row.split("|")[1])) for row in rows] == floors
